@@ -1,0 +1,193 @@
+// Package driver is the seam between the portable lock (package locks) and a
+// lock backend.
+//
+// A backend implements [Driver], three methods, and whatever optional interface
+// it can serve: [BatchRenewer], [Waker], [Inspector], [Limiter], io.Closer. The
+// portable lock looks for them once, at construction. Everything that is the
+// same on every backend (renewal, loss, deadlines, waiting, the queue inside a
+// process, error wrapping) lives in package locks and is not a driver's job.
+//
+// What a driver must guarantee:
+//   - Mutual exclusion: while a grant's TTL runs, by the backend's own clock,
+//     no other token is granted the key.
+//   - A grant is idempotent in its token: Acquire repeated with the token that
+//     holds the key answers with the same fence and a fresh TTL, never Held.
+//   - The fence grows strictly with every new grant of a key, also after
+//     release, expiry and restart of the holder. Renewal does not raise it.
+//   - Renew and Release act only where key, token and fence are all still
+//     those of the hold.
+//   - No method blocks longer than its context.
+//
+// What it need not do: retry, time leases on the caller's side, queue callers
+// of one process, or wrap errors.
+package driver
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Driver is a lock backend. Implementations are safe for concurrent use.
+type Driver interface {
+	// Acquire asks for the key once, without waiting for a holder to go.
+	//
+	// A nil error is a grant. *HeldError means that another token holds the key.
+	// An error wrapped by NotApplied means that nothing changed at the backend.
+	// Any other error is unknown: the grant may exist, and the caller settles it
+	// by repeating with the same token or by releasing.
+	Acquire(ctx context.Context, r Request) (Grant, error)
+
+	// Renew starts the hold's TTL anew. A nil error means renewed; ErrNotOurs
+	// means that the key is definitely no longer this hold's; anything else is
+	// unknown.
+	Renew(ctx context.Context, h Hold) (Grant, error)
+
+	// Release gives the key back if it is still the hold's. It is idempotent: a
+	// second call answers Gone (or Other) and changes nothing. An error means
+	// that the outcome is unknown. A hold whose Fence is 0 (an acquire of
+	// unknown outcome) is released by key and token alone.
+	Release(ctx context.Context, h Hold) (Released, error)
+}
+
+// BatchRenewer renews many holds in one request. The result has one entry per
+// hold, in order, with the meaning of Renew's error.
+type BatchRenewer interface {
+	RenewBatch(ctx context.Context, holds []Hold) []error
+}
+
+// Waker pushes a hint when a key may have become free. Hints may be lost or
+// spurious; the portable lock polls beside them.
+type Waker interface {
+	// Wake delivers hints for key on the channel (capacity 1, never closed)
+	// until stop is called. Subscribing happens before it returns.
+	Wake(ctx context.Context, key string) (hint <-chan struct{}, stop func(), err error)
+}
+
+// Inspector tells who holds what.
+type Inspector interface {
+	// Inspect returns the holder of key, or ErrFree.
+	Inspect(ctx context.Context, key string) (Holder, error)
+	// List returns the held keys that begin with prefix, in key order, at most
+	// limit of them.
+	List(ctx context.Context, prefix string, limit int) ([]Holder, error)
+	// ForceRelease ends whatever grant the key has and raises the fence, so that
+	// the holder thrown out is refused by everything that checks fences.
+	ForceRelease(ctx context.Context, key string) (Released, error)
+}
+
+// Limiter declares what a backend cannot do, so that it is refused at
+// construction or before a request is sent.
+type Limiter interface {
+	Limits() Limits
+}
+
+// Limits of a backend. Zero values mean no limit.
+type Limits struct {
+	MinTTL      time.Duration // shortest TTL the backend honours
+	Granularity time.Duration // TTLs must be a multiple of this
+	MaxKeyBytes int           // longest key
+}
+
+// Token is the owner of one grant: 128 random bits, compared whole.
+type Token [16]byte
+
+// NewToken draws a token from the system's random source.
+func NewToken() Token {
+	var t Token
+	rand.Read(t[:]) // never fails since Go 1.24
+	return t
+}
+
+// String is the token in lower-case hex, 32 characters.
+func (t Token) String() string { return hex.EncodeToString(t[:]) }
+
+// Request asks for a key.
+type Request struct {
+	Key   string        // whole key, such as lock:shop:cron:report; never empty
+	Token Token         // owner of the grant asked for
+	TTL   time.Duration // life of the grant, counted by the backend
+	Label string        // host, pid and the like, for people only
+}
+
+// Grant is a key given for a time.
+type Grant struct {
+	Fence int64         // greater than every earlier grant's of this key; at least 1
+	TTL   time.Duration // what the backend really gave; zero means as asked
+}
+
+// Hold identifies a grant to renew or release.
+type Hold struct {
+	Request
+	Fence int64
+}
+
+// Holder describes a held key to people and programs.
+type Holder struct {
+	Key       string
+	Label     string
+	Token     Token
+	Fence     int64
+	Since     time.Time     // by the backend's clock; zero if not known
+	Remaining time.Duration // zero if not known
+}
+
+// Released is the answer to a release.
+type Released int
+
+// The answers to a release.
+const (
+	ReleasedOK    Released = iota + 1 // it was ours and is free now
+	ReleasedGone                      // nobody held it: it had ended before
+	ReleasedOther                     // somebody else holds it; nothing was changed
+)
+
+// String names the answer.
+func (r Released) String() string {
+	switch r {
+	case ReleasedOK:
+		return "released"
+	case ReleasedGone:
+		return "already gone"
+	case ReleasedOther:
+		return "held by another"
+	}
+	return fmt.Sprintf("Released(%d)", int(r))
+}
+
+var (
+	// ErrNotOurs says that a hold has definitely ended.
+	ErrNotOurs = errors.New("driver: the hold is no longer ours")
+	// ErrFree is Inspect's answer for a key that nobody holds.
+	ErrFree = errors.New("driver: nobody holds the key")
+)
+
+// HeldError says that another token holds the key.
+type HeldError struct{ Holder Holder }
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("driver: %q is held by %q", e.Holder.Key, e.Holder.Label)
+}
+
+// NotApplied marks an error after which the backend is known to be unchanged,
+// such as a refused connection: there is nothing to settle.
+func NotApplied(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &notApplied{err}
+}
+
+// IsNotApplied reports whether err was marked by NotApplied.
+func IsNotApplied(err error) bool {
+	var n *notApplied
+	return errors.As(err, &n)
+}
+
+type notApplied struct{ err error }
+
+func (e *notApplied) Error() string { return e.err.Error() }
+func (e *notApplied) Unwrap() error { return e.err }
