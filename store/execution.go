@@ -1,0 +1,64 @@
+package store
+
+import "time"
+
+// Execution is the stored record of one run.
+type Execution struct {
+	ID        ID
+	Namespace string
+	Queue     string
+	Key       Key
+	LockKey   string // queue jobs: runs with one lock key exclude each other and keep their order
+	Zone      string // zone of the schedule, for people
+	SpecHash  string // schedule that gave the tick, for people
+
+	State           State
+	Reason          Reason
+	Mode            Mode
+	Priority        int // lower first
+	Attempt         int // number of the current or last attempt; 0 before the first
+	MaxAttempts     int // failed for good after this many; 0 means no bound
+	OnCrash         OnCrash
+	CancelRequested bool
+	Timeout         time.Duration // of one attempt; 0 means none
+	MissedCount     int           // ticks that a fire_once catch-up stands for, itself not counted
+
+	Owner      Owner
+	OwnerLabel string
+	LeaseUntil Millis // by the store's clock; 0 unless running
+	Fence      int64  // drawn at claim, takeover and claim of a retry
+	Version    int64  // rises with every change
+
+	RunAt    Millis // not before, by the store's clock
+	Created  Millis
+	Started  Millis // start of the current or last attempt; 0 before the first
+	Finished Millis // 0 while open
+
+	Active Hash // active key that the run holds while it is running; zero for none
+	Dedup  Hash // blocks duplicates while set
+
+	Args       []byte
+	ArgsHash   Hash
+	Result     []byte
+	Checkpoint []byte
+	ErrorCode  string
+	ErrorText  string
+
+	TraceParent string
+	CreatedBy   string
+}
+
+// Ref is what proves the right to finish a run: the attempt, and the process
+// that holds it.
+type Ref struct {
+	Namespace string
+	ID        ID
+	Attempt   int
+	Owner     Owner
+	Fence     int64 // for the user's own resources; not part of the guard
+}
+
+// Ref is the proof for the execution's current attempt.
+func (e *Execution) Ref() Ref {
+	return Ref{Namespace: e.Namespace, ID: e.ID, Attempt: e.Attempt, Owner: e.Owner, Fence: e.Fence}
+}
