@@ -35,10 +35,10 @@ type Execution struct {
 	Finished Millis // 0 while open
 
 	Active Hash // active key that the run holds while it is running; zero for none
-	Dedup  Hash // blocks duplicates while set
+	Dedup  Hash // at most one row has it; cleared when the run starts, or ends unstarted
 
 	Args       []byte
-	ArgsHash   Hash
+	ArgsHash   Hash // HashArgs of Args
 	Result     []byte
 	Checkpoint []byte
 	ErrorCode  string

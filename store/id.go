@@ -80,6 +80,14 @@ func (h Hash) IsZero() bool { return h == Hash{} }
 // String is the hash in lower-case hex.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
+// HashArgs is the fingerprint of a run's arguments; zero for none.
+func HashArgs(args []byte) Hash {
+	if len(args) == 0 {
+		return Hash{}
+	}
+	return HashOf("args", string(args))
+}
+
 // HashOf hashes a domain and parts. Length prefixes keep ("a","bc") and ("ab","c")
 // apart, whatever bytes the parts hold.
 func HashOf(domain string, parts ...string) Hash {

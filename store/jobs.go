@@ -58,7 +58,8 @@ type Pause struct {
 }
 
 // TickRange is a stretch of consecutive ticks that did not run for one reason:
-// one row, however long the stretch.
+// one row, however long the stretch. A store joins a new range to the job's last
+// one when state and reason are the same and no record lies between them.
 type TickRange struct {
 	Job      string
 	From, To Millis // first and last tick of the stretch

@@ -11,8 +11,10 @@ import (
 // the database cannot answer. Such an error says nothing about whether the
 // request was applied. Every method is safe to repeat with the same request: a
 // repeat of an applied Claim, Enqueue (with the caller's IDs) or Finish gives the
-// answer it had; rows of a Fetch or TakeOver whose answer was lost are taken over
-// after their lease.
+// answer it had, whatever happened to the job meanwhile (settled, paused, another
+// schedule); but a Claim never answers OutcomeStarted for a row that has left the
+// first attempt it gave the caller: that is OutcomeDuplicate. Rows of a Fetch or
+// TakeOver whose answer was lost are taken over after their lease.
 type Store interface {
 	// Register makes the jobs known, in one transaction. A new job's watermark
 	// is the store's time now: history is never run. A schedule other than the
@@ -34,8 +36,8 @@ type Store interface {
 	Fetch(ctx context.Context, r FetchRequest) (Fetched, error)
 
 	// TakeOver deals with running rows whose lease has ended: each is handed to
-	// the caller as a new attempt, or settled by its crash policy. A row whose
-	// attempts are used up becomes failed(poison).
+	// the caller as a new attempt, or settled by its crash policy. A row to be rerun
+	// whose attempts are used up becomes failed(poison).
 	TakeOver(ctx context.Context, r FetchRequest) (TakenOver, error)
 
 	// Heartbeat starts the leases of the caller's running rows anew, in one
@@ -44,8 +46,8 @@ type Store interface {
 
 	// Finish moves rows out of running, each guarded by its Ref, in one
 	// transaction. The answer has one entry per row, in order: nil, ErrFenced
-	// when the attempt no longer holds the row, or an error of that row. A repeat
-	// of a finish that was applied is answered nil.
+	// when the attempt no longer holds the row (or there is no such row), or an error
+	// of that row. A repeat of a finish that was applied is answered nil.
 	Finish(ctx context.Context, rows []Finish) ([]error, error)
 
 	// Survey reads the jobs' states without a lock. Empty jobs means all.
@@ -82,7 +84,7 @@ type Store interface {
 	Ranges(ctx context.Context, ns, job string, from, to Millis) ([]TickRange, error)
 
 	// Ledger counts the records of class cron with a tick in (from, to], rows and
-	// ranges together.
+	// ranges together. A range counts as a whole, where its last tick lies.
 	Ledger(ctx context.Context, ns, job string, from, to Millis) (Ledger, error)
 
 	// Now is the store's clock.
