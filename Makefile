@@ -1,0 +1,101 @@
+# Every target sets up what it needs on a Debian 12 machine with Go 1.26.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+GO ?= go
+TOOL := $(GO) tool -modfile=internal/tools/go.mod
+# Flags for go test on top of those that every run of the suite has, such as -v.
+TESTFLAGS ?=
+# The race detector makes the tests about five times slower; a package that needs longer than this hangs.
+TIMEOUT ?= 4m
+FUZZTIME ?= 20s
+BENCHTIME ?= 1s
+PKG ?= ./...
+
+# A missing server fails a test instead of skipping it.
+export SOLOTICK_REQUIRE_SERVICES ?= 1
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
+
+.PHONY: deps
+deps: ## Install what the tests need and the machine lacks (gcc, for the race detector), and fetch the modules
+	@if ! command -v gcc >/dev/null || ! printf '#include <stdlib.h>\nint main(void){return 0;}\n' | gcc -x c -o /dev/null - 2>/dev/null; then \
+		echo "installing gcc and libc6-dev"; \
+		sudo=; if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
+		$$sudo apt-get update -q </dev/null; \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends gcc libc6-dev </dev/null; \
+	fi
+	@$(GO) mod download
+
+.PHONY: tidy
+tidy: ## Bring go.mod and go.sum of both modules in order
+	$(GO) mod tidy
+	cd internal/tools && $(GO) mod tidy
+
+.PHONY: fmt
+fmt: ## Format the code
+	$(TOOL) golangci-lint fmt
+
+.PHONY: lint
+lint: ## Check go.mod, formatting, the import laws and the chosen linters (the first run builds them: some minutes)
+	$(GO) mod tidy -diff
+	$(TOOL) golangci-lint config verify
+	$(TOOL) golangci-lint run
+
+.PHONY: test
+test: deps ## Run the whole suite under the race detector, in random order
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) $(PKG)
+
+.PHONY: short
+short: ## Run the quick tests, without the race detector
+	$(GO) test -short -shuffle=on -timeout=2m $(TESTFLAGS) $(PKG)
+
+.PHONY: race
+race: deps ## Run the whole suite three times over, to find what fails now and then
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=3 -timeout=15m $(TESTFLAGS) $(PKG)
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz test for FUZZTIME
+	@grep -rlE --include='*_test.go' '^func Fuzz' . | while read -r file; do \
+		grep -oE '^func Fuzz[A-Za-z0-9_]*' "$$file" | while read -r _ name; do \
+			echo "$$(dirname "$$file") $$name"; \
+			$(GO) test -run='^$$' -fuzz="^$$name\$$" -fuzztime=$(FUZZTIME) "$$(dirname "$$file")" </dev/null; \
+		done; \
+	done
+
+.PHONY: bench
+bench: ## Run the benchmarks
+	$(GO) test -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) $(TESTFLAGS) $(PKG)
+
+.PHONY: mutation
+mutation: ## Break every safety guard in turn and demand that the tests notice (GUARD=name for one)
+	$(GO) run ./internal/mutation/mutate $(if $(GUARD),-guard=$(GUARD))
+
+.PHONY: cover
+cover: ## Measure how much of the code the whole suite reaches, into coverage.out
+	$(GO) test -shuffle=on -timeout=$(TIMEOUT) -coverpkg=./... -coverprofile=coverage.out $(TESTFLAGS) $(PKG)
+	$(GO) tool cover -func=coverage.out | tail -n 1
+
+.PHONY: vuln
+vuln: ## Look for known vulnerabilities in what is linked (needs the network)
+	$(TOOL) govulncheck ./...
+
+.PHONY: examples
+examples: ## Build and run the examples as their tests do
+	$(GO) test -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) ./examples/...
+
+.PHONY: docs-check
+docs-check: ## Check the links in the Markdown files and the sample configurations
+	$(GO) test -count=1 -run='^TestMarkdown' ./internal/archtest
+	$(GO) test -count=1 ./configs/...
+
+.PHONY: build
+build: ## Build bin/solotick
+	$(GO) build -trimpath -o bin/solotick ./cmd/solotick
+
+.PHONY: all
+all: build lint test mutation ## Everything that a change must pass
