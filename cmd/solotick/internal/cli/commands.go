@@ -1,0 +1,12 @@
+package cli
+
+import "github.com/spf13/cobra"
+
+// commands are the commands of the binary, in the order of the help text.
+func commands() []*cobra.Command {
+	return []*cobra.Command{
+		newNext(),
+		newVersion(),
+		newCompletion(),
+	}
+}
