@@ -1,0 +1,278 @@
+package archtest
+
+// house names the packages that are planned, so that a rule can speak of one
+// before it exists and a slip of the pen in a rule still shows.
+var house = []string{
+	"locks", "locks/driver", "locks/lockstest",
+	"locks/memlock", "locks/sqllock", "locks/redislock", "locks/redlock", "locks/etcdlock", "locks/zklock",
+	"leader", "leader/driver", "leader/leadertest", "leader/etcdleader", "leader/zkleader",
+	"store", "store/gormstore", "store/memstore", "store/storetest",
+	"idempotent",
+	"scheduler", "scheduler/cronspec", "scheduler/schedulerfx", "scheduler/schedulertest",
+	"scheduler/metrics", "scheduler/tracing", "scheduler/admin",
+	"scheduler/execjob", "scheduler/httpjob", "scheduler/sqljob", "scheduler/streamqueue", "scheduler/switchwatch",
+	"configs", "configs/secret", "configs/strictyaml", "cmd/solotick", "examples",
+	"internal/archtest", "internal/backoff", "internal/faultproxy", "internal/leaseclock", "internal/mutation",
+	"internal/sim", "internal/sqldialect", "internal/testenv",
+}
+
+// outside names the dependencies that rules may speak of.
+var outside = []string{
+	"testing", "testing/synctest",
+	"golang.org/x/sys/unix",
+	"github.com/robfig/cron/v3",
+	"gorm.io/gorm", "gorm.io/driver/mysql", "gorm.io/driver/postgres",
+	"github.com/libtnb/sqlite", "modernc.org/sqlite",
+	"github.com/go-sql-driver/mysql", "github.com/jackc/pgx/v5",
+	"github.com/redis/go-redis/v9", "go.etcd.io/etcd/client/v3", "github.com/go-zookeeper/zk",
+	"go.uber.org/fx", "go.uber.org/dig",
+	"github.com/goccy/go-yaml", "github.com/fsnotify/fsnotify", "github.com/spf13/cobra",
+	"github.com/prometheus/client_golang", "go.opentelemetry.io/otel",
+	"github.com/stretchr/testify", "go.uber.org/goleak", "pgregory.net/rapid",
+	"github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal/testscript",
+}
+
+var (
+	redisClient = []string{"github.com/redis/go-redis/..."}
+	etcdClient  = []string{"go.etcd.io/etcd/..."}
+	zkClient    = []string{"github.com/go-zookeeper/..."}
+	mysqlDriver = []string{"gorm.io/driver/mysql/...", "github.com/go-sql-driver/mysql/..."}
+	pgDriver    = []string{"gorm.io/driver/postgres/...", "github.com/jackc/pgx/v5/..."}
+	gormLibrary = []string{"gorm.io/gorm/..."}
+	sqlite      = []string{"github.com/libtnb/sqlite/...", "modernc.org/sqlite/..."}
+	fxLibrary   = []string{"go.uber.org/fx/...", "go.uber.org/dig/..."}
+	yamlLibrary = []string{"github.com/goccy/go-yaml/..."}
+	testLibrary = []string{
+		"testing", "testing/...", "github.com/stretchr/testify/...", "go.uber.org/goleak/...", "pgregory.net/rapid/...",
+		"github.com/anishathalye/porcupine/...", "github.com/rogpeppe/go-internal/...",
+	}
+
+	// testSupport are the packages that only tests link.
+	testSupport = []string{
+		"locks/lockstest", "leader/leadertest", "store/storetest", "scheduler/schedulertest",
+		"internal/archtest", "internal/faultproxy", "internal/sim", "internal/testenv",
+	}
+	// programs are the packages that choose implementations.
+	programs = []string{"cmd/...", "examples/..."}
+
+	// base is what any package above the seams may use. A Config holds secrets in
+	// the type that does not print them.
+	base = []string{"internal/...", "golang.org/x/sys/...", "configs/secret"}
+)
+
+func all(lists ...[]string) []string {
+	joined := []string{}
+	for _, l := range lists {
+		joined = append(joined, l...)
+	}
+	return joined
+}
+
+var laws = []rule{
+	{
+		from:   []string{"locks/driver", "store"},
+		may:    []string{},
+		reason: "whoever writes a plugin depends on a seam and must get nothing else with it",
+	},
+	{
+		from:   []string{"leader/driver"},
+		may:    []string{"locks/driver"},
+		reason: "a seam brings no library; a term is fenced with the lock seam's token",
+	},
+	{
+		from:   []string{"locks"},
+		may:    all(base, []string{"locks/driver"}),
+		reason: "the portable lock knows every backend by the seam alone",
+	},
+	{
+		from:   []string{"leader"},
+		may:    all(base, []string{"leader/driver", "locks", "locks/driver"}),
+		reason: "the portable elector knows every backend by the seam alone, and makes one of any lock",
+	},
+	{
+		from:   []string{"scheduler/cronspec"},
+		may:    all(base, []string{"github.com/robfig/cron/v3"}),
+		reason: "when a job is due is pure calculation on the parser's result",
+	},
+	{
+		from:   []string{"scheduler"},
+		may:    all(base, []string{"locks", "locks/driver", "leader", "leader/driver", "store", "scheduler/cronspec", "github.com/robfig/cron/v3"}),
+		reason: "the core works without fx, gorm, YAML and every client, so that an embedder links only what it chose",
+	},
+	{
+		from: []string{"scheduler"},
+		mustNot: all(fxLibrary, gormLibrary, sqlite, yamlLibrary, redisClient, etcdClient, zkClient, mysqlDriver, pgDriver,
+			[]string{"github.com/spf13/cobra", "github.com/prometheus/client_golang/...", "go.opentelemetry.io/otel/..."}),
+		reason: "said by name as well, so that widening the core's list cannot let these in",
+	},
+	{
+		from:   []string{"locks/memlock"},
+		may:    all(base, []string{"locks", "locks/driver"}),
+		reason: "a backend links its seam and its one client",
+	},
+	{
+		from:   []string{"locks/sqllock"},
+		may:    all(base, gormLibrary, sqlite, []string{"locks", "locks/driver"}),
+		reason: "a backend links its seam and its one client; the program chooses the database driver",
+	},
+	{
+		from:   []string{"locks/redislock", "locks/redlock"},
+		may:    all(base, redisClient, []string{"locks", "locks/driver"}),
+		reason: "a backend links its seam and its one client",
+	},
+	{
+		from:   []string{"locks/etcdlock"},
+		may:    all(base, etcdClient, []string{"locks", "locks/driver"}),
+		reason: "a backend links its seam and its one client",
+	},
+	{
+		from:   []string{"locks/zklock"},
+		may:    all(base, zkClient, []string{"locks", "locks/driver"}),
+		reason: "a backend links its seam and its one client",
+	},
+	{
+		from:   []string{"leader/etcdleader"},
+		may:    all(base, etcdClient, []string{"leader", "leader/driver", "locks", "locks/driver"}),
+		reason: "a backend links its seam and its one client",
+	},
+	{
+		from:   []string{"leader/zkleader"},
+		may:    all(base, zkClient, []string{"leader", "leader/driver", "locks", "locks/driver"}),
+		reason: "a backend links its seam and its one client",
+	},
+	{
+		from:   []string{"store/memstore"},
+		may:    all(base, []string{"store"}),
+		reason: "users' tests link it, so it is light",
+	},
+	{
+		from:   []string{"store/gormstore"},
+		may:    all(base, gormLibrary, sqlite, []string{"store"}),
+		reason: "a worker on one database does not link the drivers of the others; the program chooses",
+	},
+	{
+		from: []string{
+			"locks/*lock", "leader/etcdleader", "leader/zkleader", "store/gormstore", "store/memstore",
+			"scheduler/streamqueue", "scheduler/switchwatch/...",
+		},
+		except: []string{"locks/redlock"},
+		apart:  true,
+		reason: "who chooses one backend does not link another",
+	},
+	{
+		from:    []string{"locks/...", "leader/...", "store/..."},
+		except:  testSupport,
+		mustNot: []string{"scheduler/...", "idempotent/...", "configs", "cmd/...", "examples/..."},
+		reason:  "dependencies point downwards only",
+	},
+	{
+		from:   []string{"idempotent"},
+		may:    all(base, gormLibrary, sqlite, []string{"store", "store/gormstore"}),
+		reason: "exactly-once effects rest on the store alone and serve requests that no scheduler knows of",
+	},
+	{
+		from:    []string{"idempotent/..."},
+		mustNot: []string{"scheduler/...", "locks/...", "leader/...", "configs"},
+		reason:  "*scheduler.Run satisfies idempotent's interface by shape",
+	},
+	{
+		from:   []string{"scheduler/execjob", "scheduler/httpjob"},
+		may:    all(base, []string{"scheduler", "scheduler/cronspec", "locks", "locks/driver", "leader", "leader/driver", "store", "github.com/robfig/cron/v3"}),
+		reason: "a job kind links the core and what it runs",
+	},
+	{
+		from: []string{"scheduler/sqljob"},
+		may: all(base, gormLibrary, sqlite, []string{
+			"scheduler", "scheduler/cronspec", "locks", "locks/driver", "leader", "leader/driver", "store", "store/gormstore", "idempotent", "github.com/robfig/cron/v3",
+		}),
+		reason: "a job kind links the core and what it runs: SQL under the guard",
+	},
+	{
+		from: []string{"scheduler/schedulerfx"},
+		may: all(base, fxLibrary, []string{
+			"scheduler", "scheduler/cronspec", "locks", "locks/driver", "leader", "leader/driver", "store", "github.com/robfig/cron/v3",
+		}),
+		reason: "fx is a thin layer on the core: no client and no backend come with it",
+	},
+	{
+		from:   []string{"configs/secret"},
+		may:    []string{},
+		reason: "every plugin's Config may hold one",
+	},
+	{
+		from:   []string{"configs/strictyaml"},
+		may:    all(base, yamlLibrary),
+		reason: "reading YAML strictly knows nothing of what is read",
+	},
+	{
+		from: []string{"configs"},
+		may: all(base, yamlLibrary, []string{
+			"configs/strictyaml",
+			"scheduler", "scheduler/cronspec", "locks", "locks/driver", "leader", "leader/driver", "store",
+			"github.com/robfig/cron/v3", "github.com/fsnotify/fsnotify",
+		}),
+		reason: "reading the file links no client: a plugin decodes its own part",
+	},
+	{
+		from:   []string{"internal/sqldialect"},
+		may:    all(base, gormLibrary, sqlite),
+		reason: "it serves sqllock and gormstore, so it knows neither, and drivers of other databases are chosen by the program",
+	},
+	{
+		from:    []string{"internal/..."},
+		except:  testSupport,
+		mustNot: all([]string{"locks/...", "leader/...", "store/...", "idempotent/...", "scheduler/...", "configs", "cmd/...", "examples/..."}),
+		reason:  "dependencies point downwards only, and internal is the ground",
+	},
+	{
+		from:    []string{"..."},
+		except:  all(programs, []string{"scheduler/schedulerfx"}),
+		mustNot: fxLibrary,
+		reason:  "everything works without fx; only schedulerfx and programs wire with it",
+	},
+	{
+		from:    []string{"..."},
+		except:  testSupport,
+		mustNot: all(testSupport, testLibrary),
+		reason:  "test code and its flags once leaked into users' binaries elsewhere; shipped packages and programs link none",
+	},
+	{
+		from:    []string{"locks/lockstest", "leader/leadertest", "store/storetest", "scheduler/schedulertest"},
+		mustNot: all(fxLibrary, redisClient, etcdClient, zkClient, mysqlDriver, pgDriver, []string{"internal/testenv"}),
+		reason:  "strangers run these suites on their own backends and get no client of ours with them",
+	},
+	{
+		from:    []string{"..."},
+		except:  programs,
+		mustNot: []string{"cmd/...", "examples/...", "github.com/spf13/cobra"},
+		reason:  "nothing stands above the programs",
+	},
+	{
+		from:    []string{"..."},
+		except:  all(programs, []string{"scheduler/sqljob"}, testSupport),
+		mustNot: all(mysqlDriver, pgDriver),
+		reason:  "a worker on SQLite or Redis does not link MySQL and PostgreSQL",
+	},
+	{
+		from:   []string{"..."},
+		except: all(programs, testSupport),
+		oneOf: map[string][]string{
+			"redis": redisClient, "etcd": etcdClient, "zookeeper": zkClient, "sql": gormLibrary,
+		},
+		reason: "a worker that uses Redis does not link etcd, ZooKeeper or SQL through it",
+	},
+}
+
+// free names the packages that no list of what they may link governs, and why
+// not. Every other package must be in a law with such a list.
+var free = []struct {
+	packages []string
+	reason   string
+}{
+	{programs, "programs choose among everything"},
+	{testSupport, "only tests link them"},
+	{[]string{"internal/..."}, "judged with each package that links them"},
+	{[]string{"idempotent/*"}, "leaves of one client each, held by the rule of families"},
+	{[]string{"scheduler/metrics", "scheduler/tracing", "scheduler/admin"}, "attached by the program as listener, middleware or server"},
+	{[]string{"scheduler/streamqueue", "scheduler/switchwatch/..."}, "leaves of one client each, held by the rule of families"},
+}
