@@ -60,8 +60,9 @@ type Store interface {
 	// has moved are passed over.
 	Settle(ctx context.Context, r SettleRequest, decide func(TickView) Settlement) (SettleResult, error)
 
-	// Revive makes ticks that were skipped(degraded) pending again: the latest
-	// Limit of those at or after Since.
+	// Revive makes ticks that were skipped(degraded) pending again: those among the
+	// latest Limit rows at or after Since whose reason is degraded. A revived row
+	// keeps its reason, so that a second call revives nothing more.
 	Revive(ctx context.Context, r ReviveRequest) (int, error)
 
 	// SetPause pauses or resumes a job that is registered.
@@ -269,7 +270,8 @@ type Finish struct {
 	Ref       Ref
 	State     State         // pending means: try again after Delay
 	Delay     time.Duration // for pending, by the store's clock
-	Reason    Reason
+	Reason    Reason        // replaces the row's unless empty
+	Mode      Mode          // replaces the row's unless empty
 	Result    []byte
 	ErrorCode string
 	ErrorText string

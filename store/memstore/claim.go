@@ -1,0 +1,161 @@
+package memstore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/solotick/solotick/store"
+)
+
+// Claim implements [store.Store].
+func (s *Store) Claim(ctx context.Context, r store.ClaimRequest) (store.Claimed, error) {
+	h := hand{r.Owner, r.OwnerLabel, r.Lease}
+	if err := h.check(); err != nil {
+		return store.Claimed{}, err
+	}
+	sp, now, err := s.begin(ctx, r.Namespace)
+	if err != nil {
+		return store.Claimed{}, err
+	}
+	defer s.mu.Unlock()
+	var news []*store.NewExecution
+	for i := range r.Runs {
+		n := &r.Runs[i].NewExecution
+		if sp.registered(n.Key.Job) == nil {
+			return store.Claimed{}, fmt.Errorf("memstore: claim %s: job %q is not registered: %w", n.Key, n.Key.Job, store.ErrNotFound)
+		}
+		news = append(news, n)
+	}
+	if err := sp.checkNew(news); err != nil {
+		return store.Claimed{}, err
+	}
+	out := store.Claimed{Now: now, Runs: make([]store.ClaimedRun, len(r.Runs))}
+	for i := range r.Runs {
+		out.Runs[i] = sp.claim(&r.Runs[i], h, now)
+	}
+	return out, nil
+}
+
+// checkNew refuses rows before any of them is written.
+func (sp *space) checkNew(rows []*store.NewExecution) error {
+	ids := make(map[store.ID]store.Key, len(rows))
+	for _, n := range rows {
+		if c := n.Key.Class; c < store.ClassCron || c > store.ClassKey {
+			return fmt.Errorf("memstore: %s: Key.Class is %v: use one of the classes", n.Key, c)
+		}
+		if n.ID == (store.ID{}) {
+			continue
+		}
+		key, taken := ids[n.ID]
+		if r := sp.rows[n.ID]; r != nil {
+			key, taken = r.Key, true
+		}
+		if taken && key != n.Key {
+			return fmt.Errorf("memstore: %s: ID %s belongs to %s", n.Key, n.ID, key)
+		}
+		ids[n.ID] = n.Key
+	}
+	return nil
+}
+
+func (sp *space) claim(c *store.ClaimRun, h hand, now store.Millis) store.ClaimedRun {
+	j := sp.job(c.Key.Job)
+	if r := sp.keys[c.Key.Hash()]; r != nil {
+		return store.ClaimedRun{Outcome: repeated(r, c, h), Execution: r.view()}
+	}
+	switch {
+	case c.Key.Tick > now.Add(store.EarlyTolerance):
+		return store.ClaimedRun{Outcome: store.OutcomeEarly, Wait: c.Key.Tick.Sub(now)}
+	case c.SpecHash != "" && c.SpecHash != j.state.Current().Hash:
+		return store.ClaimedRun{Outcome: store.OutcomeSuperseded}
+	case j.accounted(c.Key):
+		return store.ClaimedRun{Outcome: store.OutcomeDuplicate}
+	}
+	recorded := func(o store.Outcome, st store.State, why store.Reason) store.ClaimedRun {
+		return store.ClaimedRun{Outcome: o, Execution: sp.insert(&c.NewExecution, st, why, now).view()}
+	}
+	if c.Key.Class == store.ClassCron && j.state.PausedAt(c.Key.Tick) {
+		return recorded(store.OutcomeSkipped, store.StateSkipped, store.ReasonPaused)
+	}
+	if c.Skip != store.ReasonNone {
+		return recorded(store.OutcomeSkipped, store.StateSkipped, c.Skip)
+	}
+	if d := sp.dedup[c.Dedup]; d != nil {
+		return store.ClaimedRun{Outcome: store.OutcomeDuplicate, Execution: d.view()}
+	}
+	if sp.active[c.Active] != nil {
+		switch c.Busy {
+		case store.BusyBuffer:
+			return recorded(store.OutcomeBusy, store.StatePending, store.ReasonNone)
+		case store.BusyRefuse:
+			return store.ClaimedRun{Outcome: store.OutcomeBusy}
+		}
+		return recorded(store.OutcomeBusy, store.StateSkipped, store.ReasonOverlap)
+	}
+	r := sp.insert(&c.NewExecution, store.StatePending, store.ReasonNone, now)
+	sp.start(r, h, now)
+	r.Version = 1
+	return store.ClaimedRun{Outcome: store.OutcomeStarted, Execution: r.view()}
+}
+
+// accounted reports whether the tick is one that the watermarks close, so that
+// no record of it may be made any more.
+func (j *job) accounted(k store.Key) bool {
+	return k.Class == store.ClassCron && k.Tick <= max(j.state.Settled, j.state.Pruned)
+}
+
+// repeated is the outcome of a claim whose key has a record: what it was if the
+// record is the caller's own, by the ID it made.
+func repeated(r *row, c *store.ClaimRun, h hand) store.Outcome {
+	if c.ID == (store.ID{}) || r.ID != c.ID {
+		return store.OutcomeDuplicate
+	}
+	switch {
+	case r.State == store.StateSkipped && r.Reason == store.ReasonOverlap && c.Skip != store.ReasonOverlap:
+		return store.OutcomeBusy
+	case r.State == store.StateSkipped:
+		return store.OutcomeSkipped
+	case r.first != r.Created:
+		return store.OutcomeBusy // it was buffered, whatever became of it since
+	case r.State == store.StateRunning && r.Attempt == 1 && r.Owner == h.owner:
+		return store.OutcomeStarted
+	}
+	return store.OutcomeDuplicate
+}
+
+// Enqueue implements [store.Store].
+func (s *Store) Enqueue(ctx context.Context, ns string, rows []store.NewExecution) ([]store.Enqueued, error) {
+	sp, now, err := s.begin(ctx, ns)
+	if err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	news := make([]*store.NewExecution, len(rows))
+	for i := range rows {
+		news[i] = &rows[i]
+	}
+	if err := sp.checkNew(news); err != nil {
+		return nil, err
+	}
+	out := make([]store.Enqueued, len(rows))
+	for i, n := range news {
+		out[i] = sp.enqueue(n, now)
+	}
+	return out, nil
+}
+
+func (sp *space) enqueue(n *store.NewExecution, now store.Millis) store.Enqueued {
+	if r := sp.keys[n.Key.Hash()]; r != nil {
+		if r.ID == n.ID {
+			return store.Enqueued{Outcome: store.OutcomeEnqueued, Execution: r.view()}
+		}
+		return store.Enqueued{Outcome: store.OutcomeDuplicate, Execution: r.view()}
+	}
+	if j := sp.registered(n.Key.Job); j != nil && j.accounted(n.Key) {
+		return store.Enqueued{Outcome: store.OutcomeDuplicate}
+	}
+	if d := sp.dedup[n.Dedup]; d != nil {
+		return store.Enqueued{Outcome: store.OutcomeDuplicate, Execution: d.view()}
+	}
+	return store.Enqueued{Outcome: store.OutcomeEnqueued, Execution: sp.insert(n, store.StatePending, store.ReasonNone, now).view()}
+}

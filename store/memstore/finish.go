@@ -1,0 +1,114 @@
+package memstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/solotick/solotick/store"
+)
+
+// Finish implements [store.Store].
+func (s *Store) Finish(ctx context.Context, rows []store.Finish) ([]error, error) {
+	out := make([]error, len(rows))
+	if len(rows) == 0 {
+		return out, nil
+	}
+	sp, now, err := s.begin(ctx, rows[0].Ref.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	for i := range rows {
+		f := &rows[i]
+		if f.Ref.Namespace != sp.name {
+			if sp = s.spaces[f.Ref.Namespace]; sp == nil {
+				sp = &space{name: f.Ref.Namespace}
+			}
+		}
+		out[i] = sp.finish(f, now)
+	}
+	return out, nil
+}
+
+func (sp *space) finish(f *store.Finish, now store.Millis) error {
+	if f.State < store.StatePending || f.State > store.StateIndeterminate || f.State == store.StateRunning {
+		return fmt.Errorf("memstore: finish %s: State is %v: name the state that the run moves to", f.Ref.ID, f.State)
+	}
+	if f.Unstarted && f.State != store.StatePending {
+		return fmt.Errorf("memstore: finish %s: Unstarted goes with State pending, not %v", f.Ref.ID, f.State)
+	}
+	r := sp.rows[f.Ref.ID]
+	if r == nil || r.Owner != f.Ref.Owner {
+		return store.ErrFenced
+	}
+	if r.State != store.StateRunning || r.Attempt != f.Ref.Attempt {
+		left := f.Ref.Attempt
+		if f.Unstarted {
+			left--
+		}
+		// The reason tells the caller's own finish from the settling of a dead
+		// owner's run, which leaves attempt and owner as they were.
+		if r.State == f.State && r.Reason == f.Reason && r.Attempt == left {
+			return nil
+		}
+		return store.ErrFenced
+	}
+	sp.leave(r, f.State, f.Reason, now)
+	r.Result, r.ErrorCode, r.ErrorText = bytes.Clone(f.Result), f.ErrorCode, f.ErrorText
+	if f.State != store.StatePending {
+		return nil
+	}
+	r.RunAt = now.Add(f.Delay)
+	if f.Unstarted {
+		if r.Attempt--; r.Attempt == 0 {
+			r.Started = 0
+		}
+	}
+	if r.Key.Class == store.ClassKey && r.LockKey != "" && !r.Active.IsZero() {
+		sp.active[r.Active] = r // the order of the lock key outlives the wait
+	}
+	return nil
+}
+
+// Cancel implements [store.Store].
+func (s *Store) Cancel(ctx context.Context, ns string, id store.ID) (store.Execution, error) {
+	sp, now, err := s.begin(ctx, ns)
+	if err != nil {
+		return store.Execution{}, err
+	}
+	defer s.mu.Unlock()
+	r := sp.rows[id]
+	switch {
+	case r == nil:
+		return store.Execution{}, fmt.Errorf("memstore: cancel %s: %w", id, store.ErrNotFound)
+	case r.State == store.StatePending:
+		sp.leave(r, store.StateCanceled, store.ReasonNone, now)
+	case r.State == store.StateRunning && !r.CancelRequested:
+		r.CancelRequested = true
+		r.Version++
+	}
+	return r.view(), nil
+}
+
+// Revive implements [store.Store].
+func (s *Store) Revive(ctx context.Context, q store.ReviveRequest) (int, error) {
+	sp, now, err := s.begin(ctx, q.Namespace)
+	if err != nil {
+		return 0, err
+	}
+	defer s.mu.Unlock()
+	j := sp.registered(q.Job)
+	if j == nil {
+		return 0, nil
+	}
+	n := 0
+	for i := len(j.ticks) - 1; i >= 0 && n < q.Limit && j.ticks[i].Key.Tick >= q.Since; i-- {
+		if r := j.ticks[i]; r.State == store.StateSkipped && r.Reason == store.ReasonDegraded {
+			sp.leave(r, store.StatePending, store.ReasonNone, now)
+			r.RunAt = now
+			n++
+		}
+	}
+	return n, nil
+}
