@@ -54,11 +54,14 @@ func NewDeadline(sent Instant, ttl, margin time.Duration) Deadline {
 }
 
 // Remaining is the time left; zero or negative once the deadline has passed.
-func (d Deadline) Remaining() time.Duration {
+func (d Deadline) Remaining() time.Duration { return d.At(Now()) }
+
+// At is the time left at now.
+func (d Deadline) At(now Instant) time.Duration {
 	if d.life <= 0 {
 		return 0
 	}
-	return d.life - d.sent.Elapsed()
+	return d.life - now.Since(d.sent)
 }
 
 // Expired reports whether the deadline has passed.

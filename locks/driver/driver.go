@@ -63,7 +63,8 @@ type BatchRenewer interface {
 // spurious; the portable lock polls beside them.
 type Waker interface {
 	// Wake delivers hints for key on the channel (capacity 1, never closed)
-	// until stop is called. Subscribing happens before it returns.
+	// until stop is called. Subscribing happens before it returns, and ctx bounds
+	// no more than that.
 	Wake(ctx context.Context, key string) (hint <-chan struct{}, stop func(), err error)
 }
 

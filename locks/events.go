@@ -1,0 +1,95 @@
+package locks
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/solotick/solotick/locks/driver"
+)
+
+// Op is a request to the backend.
+type Op int
+
+// The requests to a backend.
+const (
+	OpAcquire Op = iota + 1
+	OpRenew
+	OpRelease
+	OpInspect
+)
+
+// String names the request.
+func (o Op) String() string {
+	switch o {
+	case OpAcquire:
+		return "acquire"
+	case OpRenew:
+		return "renew"
+	case OpRelease:
+		return "release"
+	case OpInspect:
+		return "inspect"
+	}
+	return fmt.Sprintf("Op(%d)", int(o))
+}
+
+// Event is something that happened to a lock, told to [Config].Observer. The set
+// is sealed and may grow: a switch over it needs a default.
+type Event interface{ event() }
+
+// The events.
+type (
+	// EventAcquired: the key was granted.
+	EventAcquired struct {
+		Key   string
+		Fence int64
+		Took  time.Duration // from the first request of this attempt to the answer
+	}
+	// EventHeld: another grant holds the key.
+	EventHeld struct {
+		Key    string
+		Holder Holder
+		Local  bool // held by this process, so the backend was not asked
+		Took   time.Duration
+	}
+	// EventUnavailable: an acquire ended without a clear answer.
+	EventUnavailable struct {
+		Key  string
+		Err  error
+		Took time.Duration
+	}
+	// EventUnknown: one request to the backend had no clear answer. It may have
+	// been applied, and is being settled.
+	EventUnknown struct {
+		Key string
+		Op  Op
+		Err error
+	}
+	// EventRenewed: one renewal request was answered.
+	EventRenewed struct {
+		Leases int // renewed by it
+		Failed int // not renewed by it
+		Took   time.Duration
+	}
+	// EventLost: a lease ended before it was released.
+	EventLost struct {
+		Key    string
+		Fence  int64
+		Reason Reason
+	}
+	// EventReleased: a release ended.
+	EventReleased struct {
+		Key     string
+		Fence   int64
+		Outcome driver.Released // 0 if unknown
+		Took    time.Duration
+	}
+)
+
+func (EventAcquired) event()    {}
+func (EventHeld) event()        {}
+func (EventUnavailable) event() {}
+func (EventUnknown) event()     {}
+func (EventRenewed) event()     {}
+func (EventLost) event()        {}
+func (EventReleased) event()    {}

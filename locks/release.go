@@ -1,0 +1,205 @@
+package locks
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/leaseclock"
+	"github.com/solotick/solotick/locks/driver"
+)
+
+// Release gives the key back. Call it when the work under the lease has returned:
+// the next holder may start at once. It ends the lease's contexts, waits for a
+// renewal under way, and sends the release, also where ctx has ended; ctx gives
+// only its values. It takes at most Config.ReleaseTimeout.
+//
+// A nil error means that the key was given back. Otherwise it is a
+// *[ReleaseError]. A lease that was lost may be released too: that costs one
+// request, and frees the key if the backend still thought it ours. Calling Release
+// again sends nothing and returns the same answer.
+func (e *Lease) Release(ctx context.Context) error {
+	l := e.l
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.cfg.ReleaseTimeout)
+	defer cancel()
+
+	l.mu.Lock()
+	if released := e.released; released != nil {
+		l.mu.Unlock()
+		<-released // bounded: it has a timeout of its own
+		return e.releaseErr
+	}
+	e.released = make(chan struct{})
+	lost := e.err
+	n := l.end(e, ErrReleased)
+	var idle chan struct{}
+	if e.renewing {
+		e.idle = make(chan struct{})
+		idle = e.idle
+	}
+	l.busy++
+	l.mu.Unlock()
+	defer l.done()
+	n.tell()
+
+	start := time.Now()
+	out, err := l.sendRelease(ctx, e, lost, idle)
+	if err != nil || out != driver.ReleasedOK {
+		e.releaseErr = &ReleaseError{Key: e.req.Key, Fence: e.fence, Outcome: out, Err: err}
+	}
+	l.mu.Lock()
+	if out == 0 && !isNotOurs(lost) {
+		l.adopt(e.s, e.hold(), e.t)
+	}
+	l.vacate(e)
+	l.mu.Unlock()
+	close(e.released)
+	l.observe(EventReleased{Key: e.req.Key, Fence: e.fence, Outcome: out, Took: time.Since(start)})
+	return e.releaseErr
+}
+
+// sendRelease returns the outcome, or 0 and why it is unknown.
+func (l *Locker) sendRelease(ctx context.Context, e *Lease, lost error, idle <-chan struct{}) (driver.Released, error) {
+	if l.working.Err() != nil {
+		return 0, ErrClosed
+	}
+	if idle != nil {
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return 0, &UnavailableError{Key: e.req.Key, Op: OpRenew, Err: context.Cause(ctx)}
+		}
+	}
+	l.mu.Lock()
+	held := lost == nil && !e.deadline.Expired()
+	l.mu.Unlock()
+	timeout := min(e.t.request, l.cfg.ReleaseTimeout/2)
+	retry := backoff.Policy{Base: timeout / 20, Max: timeout}
+	applied := false
+	for try := 0; ; try++ {
+		call, cancel := context.WithTimeout(ctx, timeout)
+		out, err := l.d.Release(call, e.hold())
+		cancel()
+		if err == nil {
+			if applied && held {
+				// Held when first sent, and that was perhaps applied: then it is
+				// this release which ended the lease, not somebody else.
+				out = driver.ReleasedOK
+			}
+			return out, nil
+		}
+		l.observe(EventUnknown{Key: e.req.Key, Op: OpRelease, Err: err})
+		applied = applied || !driver.IsNotApplied(err)
+		if lost != nil || backoff.Wait(ctx, retry.Delay(try)) != nil {
+			return 0, err
+		}
+	}
+}
+
+func isNotOurs(err error) bool {
+	lost, ok := err.(*LostError)
+	return ok && lost.Reason == ReasonNotOurs
+}
+
+// orphan is a grant that nobody in this process holds and that the backend may
+// have: an acquire or a release of unknown outcome. It is released until the
+// answer is clear or its TTL has passed.
+type orphan struct {
+	s     *slot
+	hold  driver.Hold
+	until leaseclock.Deadline
+	tries int
+	next  time.Time
+}
+
+// adopt hands a grant to the reaper. The caller holds mu.
+func (l *Locker) adopt(s *slot, h driver.Hold, t timing) {
+	if l.working.Err() != nil {
+		return
+	}
+	o := &orphan{s: s, hold: h, until: leaseclock.NewDeadline(leaseclock.Now(), t.ttl+t.margin, 0), next: time.Now()}
+	s.refs++
+	s.orphans = append(s.orphans, o)
+	l.orphans = append(l.orphans, o)
+	if !l.reaping {
+		l.reaping = true
+		l.busy++
+		go func() {
+			defer l.done()
+			l.reap()
+		}()
+	}
+}
+
+// forget ends the care for an orphan. The caller holds mu.
+func (l *Locker) forget(o *orphan) {
+	i := slices.Index(l.orphans, o)
+	if i < 0 {
+		return // settled twice at once
+	}
+	l.orphans = slices.Delete(l.orphans, i, i+1)
+	i = slices.Index(o.s.orphans, o)
+	o.s.orphans = slices.Delete(o.s.orphans, i, i+1)
+	l.drop(o.s)
+}
+
+// reap settles orphans until there are none. It runs only then.
+func (l *Locker) reap() {
+	for {
+		l.mu.Lock()
+		var first *orphan
+		for _, o := range slices.Clone(l.orphans) {
+			switch {
+			case o.until.Expired():
+				l.forget(o)
+			case first == nil || o.next.Before(first.next):
+				first = o
+			}
+		}
+		if first == nil || l.working.Err() != nil {
+			l.reaping = false
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		if backoff.Wait(l.working, min(time.Until(first.next), first.until.Remaining())) != nil {
+			continue
+		}
+		l.releaseOrphan(l.working, first)
+	}
+}
+
+func (l *Locker) releaseOrphan(ctx context.Context, o *orphan) error {
+	t := l.cfg.timing(o.hold.TTL)
+	call, cancel := context.WithTimeout(ctx, t.request)
+	defer cancel()
+	_, err := l.d.Release(call, o.hold)
+	l.mu.Lock()
+	if err == nil {
+		l.forget(o)
+	} else {
+		o.next = time.Now().Add(backoff.Policy{Base: t.request / 10, Max: t.interval}.Delay(o.tries))
+		o.tries++
+	}
+	l.mu.Unlock()
+	if err != nil {
+		err = l.unavailable(ctx, call, OpRelease, o.hold.Key, err)
+		l.observe(EventUnknown{Key: o.hold.Key, Op: OpRelease, Err: err})
+	}
+	return err
+}
+
+// settle ends the orphans of a key before it is asked for anew, so that this
+// process is not refused by its own ghost.
+func (l *Locker) settle(ctx context.Context, s *slot) error {
+	l.mu.Lock()
+	orphans := slices.Clone(s.orphans)
+	l.mu.Unlock()
+	for _, o := range orphans {
+		if err := l.releaseOrphan(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
