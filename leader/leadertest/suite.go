@@ -1,0 +1,263 @@
+package leadertest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/solotick/solotick/leader"
+)
+
+func testOneLeads(t *testing.T, h Harness) {
+	f := start(t, h, 5, leader.Config{})
+	r, term := f.next(0, bound)
+	f.quiet(3*h.TTL, "a leader is there and well")
+	if got := r.Elector.Term(); got != term || term.Err() != nil {
+		t.Errorf("after 3 TTLs the leader has term %v (%v), want the one it won", got, term.Err())
+	}
+	leaders := 0
+	for _, r := range f.runners {
+		if r.Elector.Term() != nil {
+			leaders++
+		}
+		if err := r.Elector.Err(); err != nil {
+			t.Errorf("candidate %d is not healthy: %v", r.n, err)
+		}
+	}
+	if leaders != 1 {
+		t.Errorf("%d candidates lead, want 1", leaders)
+	}
+	if err := r.Elector.Run(t.Context()); !errors.Is(err, leader.ErrStarted) {
+		t.Errorf("a second Run = %v, want ErrStarted", err)
+	}
+}
+
+func testResignHandsOver(t *testing.T, h Harness) {
+	f := start(t, h, 3, leader.Config{StandBack: 2 * h.TTL})
+	r, term := f.next(0, bound)
+	for range 5 {
+		begun := time.Now()
+		if err := r.Elector.Resign(t.Context()); err != nil {
+			t.Fatalf("Resign = %v", err)
+		}
+		if !errors.Is(term.Err(), leader.ErrResigned) {
+			t.Errorf("the resigned term's error is %v, want ErrResigned", term.Err())
+		}
+		if r.Elector.Term() != nil {
+			t.Error("a candidate leads after it has resigned")
+		}
+		successor, next := f.next(term.Number(), h.TTL+bound)
+		if took := time.Since(begun); took > h.Handover && h.Around != nil || took > h.Handover+bound {
+			t.Errorf("the successor came after %v, want within %v", took, h.Handover)
+		}
+		if successor == r {
+			t.Error("the candidate that resigned was elected again although it stands back")
+		}
+		r, term = successor, next
+	}
+	for _, r := range f.runners {
+		if r.Elector.Term() == nil {
+			if err := r.Elector.Resign(t.Context()); err != nil {
+				t.Errorf("Resign without a term = %v", err)
+			}
+		}
+	}
+}
+
+func testResignWaitsForWork(t *testing.T, h Harness) {
+	f := start(t, h, 2, leader.Config{Grace: time.Minute})
+	r, term := f.next(0, bound)
+	work, done := term.Context(t.Context())
+	resigned := make(chan error, 1)
+	go func() { resigned <- r.Elector.Resign(context.Background()) }()
+
+	f.await(work.Done(), bound, "the end of the work's context")
+	if cause := context.Cause(work); !errors.Is(cause, leader.ErrResigned) {
+		t.Errorf("the work's context ended by %v, want ErrResigned", cause)
+	}
+	f.quiet(2*h.TTL, "the work of the resigning leader has not returned")
+	done()
+	if err := <-resigned; err != nil {
+		t.Errorf("Resign = %v", err)
+	}
+	f.next(term.Number(), h.Handover+bound)
+
+	late, done := term.Context(t.Context())
+	defer done()
+	if cause := context.Cause(late); !errors.Is(cause, leader.ErrResigned) {
+		t.Errorf("a context made after the term is ended by %v, want ErrResigned", cause)
+	}
+}
+
+func testStopHandsOver(t *testing.T, h Harness) {
+	f := start(t, h, 3, leader.Config{})
+	r, term := f.next(0, bound)
+	begun := time.Now()
+	r.stop()
+	f.await(r.done, bound, "the return of Run")
+	if r.err != nil {
+		t.Errorf("Run = %v", r.err)
+	}
+	if !errors.Is(term.Err(), leader.ErrStopped) {
+		t.Errorf("the stopped term's error is %v, want ErrStopped", term.Err())
+	}
+	if err := r.Elector.Err(); !errors.Is(err, leader.ErrNotRunning) {
+		t.Errorf("health after Run = %v, want ErrNotRunning", err)
+	}
+	f.next(term.Number(), h.TTL+bound)
+	if took := time.Since(begun); took > h.Handover && h.Around != nil || took > h.Handover+bound {
+		t.Errorf("the successor came after %v, want within %v", took, h.Handover)
+	}
+}
+
+// A follower that is stopped must not be told that it stopped leading
+// (client-go issue 1187).
+func testFollowerStopsQuietly(t *testing.T, h Harness) {
+	f := start(t, h, 2, leader.Config{})
+	lead, term := f.next(0, bound)
+	follower := f.runners[1-lead.n]
+	follower.stop()
+	f.await(follower.done, bound, "the return of the follower's Run")
+	if follower.err != nil {
+		t.Errorf("the follower's Run = %v", follower.err)
+	}
+	f.quiet(h.TTL, "only a follower was stopped")
+	if lead.Elector.Term() != term {
+		t.Error("the leader lost its term when a follower stopped")
+	}
+}
+
+func testDeadLeaderIsReplaced(t *testing.T, h Harness) {
+	f := start(t, h, 3, leader.Config{Grace: time.Minute})
+	r, term := f.next(0, bound)
+	work, done := term.Context(t.Context())
+	defer done()
+	f.cut(r)
+	died := time.Now()
+	f.await(work.Done(), h.TTL+bound, "the end of the work's context")
+	if took := time.Since(died); took >= h.TTL && h.Around != nil {
+		t.Errorf("the work was told %v after the cut, want sooner than the TTL of %v", took, h.TTL)
+	}
+	for _, err := range []error{context.Cause(work), term.Err(), r.Elector.Err()} {
+		if !errors.Is(err, leader.ErrUnavailable) || errors.Is(err, leader.ErrDeposed) {
+			t.Errorf("the term of a leader cut off ended by %v, want ErrUnavailable", err)
+		}
+	}
+	successor, _ := f.next(term.Number(), h.TTL+h.Handover+bound)
+	if successor == r {
+		t.Error("a candidate was elected that cannot reach the backend")
+	}
+	if took := time.Since(died); took > h.TTL+h.Handover && h.Around != nil {
+		t.Errorf("the successor came after %v, want within TTL + handover = %v", took, h.TTL+h.Handover)
+	}
+}
+
+func testOutageIsOutlived(t *testing.T, h Harness) {
+	outage := 3 * h.TTL
+	if h.Around != nil { // virtual time costs nothing
+		outage = 10 * time.Minute
+	}
+	f := start(t, h, 3, leader.Config{})
+	_, term := f.next(0, bound)
+	for round := range 3 {
+		heal := f.cut(f.runners...)
+		cut := time.Now()
+		f.await(term.Done(), h.TTL+bound, "the end of the term")
+		f.quiet(outage, "no candidate can reach the backend")
+		for _, r := range f.runners {
+			health := r.Elector.Health()
+			if !errors.Is(health.Err, leader.ErrUnavailable) {
+				t.Errorf("round %d: candidate %d's health in the outage is %v, want ErrUnavailable", round, r.n, health.Err)
+			}
+			if since := health.Since.Sub(cut); since < 0 || since > h.TTL+bound {
+				t.Errorf("round %d: candidate %d has been unavailable since %v after the cut", round, r.n, since)
+			}
+		}
+		heal()
+		healed := time.Now()
+		_, term = f.next(term.Number(), 2*h.TTL+bound)
+		for _, r := range f.runners {
+			f.healthy(r, 2*h.TTL+bound)
+			if since := r.Elector.Health().Since; since.Before(healed) {
+				t.Errorf("round %d: candidate %d says it has been healthy since before the outage's end", round, r.n)
+			}
+		}
+	}
+}
+
+func testDeposedIsTold(t *testing.T, h Harness) {
+	if h.Depose == nil {
+		t.Skip("the harness cannot depose")
+	}
+	f := start(t, h, 2, leader.Config{})
+	_, term := f.next(0, bound)
+	work, done := term.Context(t.Context())
+	defer done()
+	h.Depose(t, f.election())
+	f.await(work.Done(), h.TTL+bound, "the end of the deposed leader's context")
+	if cause := context.Cause(work); !errors.Is(cause, leader.ErrDeposed) || errors.Is(cause, leader.ErrUnavailable) {
+		t.Errorf("the deposed leader was told %v, want ErrDeposed", cause)
+	}
+	f.next(term.Number(), 2*h.TTL+bound)
+}
+
+func testChangesAreObserved(t *testing.T, h Harness) {
+	if h.NoObserve {
+		t.Skip("the backend cannot tell who leads")
+	}
+	f := start(t, h, 2, leader.Config{Label: "replica:7"})
+	idle := h.New(t, f.election(), leader.Config{TTL: h.TTL, ObserveInterval: 10 * time.Millisecond})
+	vacant := h.New(t, f.election()+":vacant", leader.Config{TTL: h.TTL})
+	if l, err := vacant.Elector.Leader(t.Context()); !errors.Is(err, leader.ErrNoLeader) {
+		t.Errorf("Leader of a vacant election = %+v, %v, want ErrNoLeader", l, err)
+	}
+	r, term := f.next(0, bound)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*h.TTL+bound)
+	defer cancel()
+	var last int64
+	for l, err := range idle.Elector.Observe(ctx) {
+		switch {
+		case err != nil:
+			t.Fatalf("Observe: %v", err)
+		case l.Term == 0:
+			continue
+		case l.Term <= last:
+			t.Fatalf("term %d was observed after term %d", l.Term, last)
+		case l.Label != "replica:7" || l.Election != f.election():
+			t.Errorf("observed %+v, want the label and the election of the leader", l)
+		}
+		if last == 0 {
+			if l.Term != term.Number() {
+				t.Errorf("observed term %d, want %d", l.Term, term.Number())
+			}
+			r.stop()
+		} else {
+			_, next := f.next(last, bound)
+			if l.Term != next.Number() {
+				t.Errorf("observed term %d after %d, want %d", l.Term, last, next.Number())
+			}
+			return
+		}
+		last = l.Term
+	}
+	t.Fatalf("the observer saw no term after %d", last)
+}
+
+// healthy waits until a candidate's health is good.
+func (f *field) healthy(r *runner, within time.Duration) {
+	f.Helper()
+	limit := time.NewTimer(within)
+	defer limit.Stop()
+	for {
+		changed := r.Elector.Changed()
+		if r.Elector.Err() == nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			f.Fatalf("candidate %d is not healthy within %v: %v", r.n, within, r.Elector.Err())
+		}
+	}
+}
