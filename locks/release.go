@@ -162,8 +162,9 @@ func (l *Locker) reap() {
 			l.mu.Unlock()
 			return
 		}
+		pause := min(time.Until(first.next), first.until.Remaining())
 		l.mu.Unlock()
-		if backoff.Wait(l.working, min(time.Until(first.next), first.until.Remaining())) != nil {
+		if backoff.Wait(l.working, pause) != nil {
 			continue
 		}
 		l.releaseOrphan(l.working, first)
