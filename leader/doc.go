@@ -16,24 +16,23 @@
 //
 // # States
 //
-//	            Run
-//	             │
-//	             ▼
-//	      ┌─────────────┐  no answer, an error: jittered back-off
-//	   ┌─▶│  candidate  │◀─┐ held by another: wait for a hint or a timed poll
-//	   │  └──────┬──────┘──┘
-//	   │         │ won: Term() is the term, Changed() fires
-//	   │         ▼
-//	   │  ┌─────────────┐
-//	   │  │   leader    │  kept every third of the TTL
-//	   │  └──────┬──────┘
-//	   │         │ the term ends with a cause: ErrDeposed, ErrUnavailable,
-//	   │         │ ErrResigned, ErrStopped
-//	   │         ▼
-//	   │  ┌─────────────┐
-//	   └──│  handing    │  contexts of the term have ended; work is waited for, a
-//	      │  over       │  grace long, and then the term is given back
-//	      └─────────────┘
+//	         Run
+//	          │
+//	          ▼
+//	   ┌─────────────┐   another leads: wait for a hint or a timed poll;
+//	┌─▶│  candidate  │   no answer: jittered back-off
+//	│  └──────┬──────┘
+//	│         │ won: Term is the term, Changed fires
+//	│         ▼
+//	│  ┌─────────────┐
+//	│  │   leader    │   kept every third of the TTL
+//	│  └──────┬──────┘
+//	│         │ ended, with a cause: ErrDeposed, ErrUnavailable, ErrResigned
+//	│         │ or ErrStopped; contexts of the term end, Changed fires
+//	│         ▼
+//	│  ┌─────────────┐
+//	└──│ giving back │   work that was told to end is waited for, a grace long
+//	   └─────────────┘
 //
 // Run leaves the circle only when its context ends. An error never ends it: a
 // backend that is away for ten minutes or a day finds the elector campaigning.

@@ -40,12 +40,17 @@ func (s *lockSource) check() error {
 const slice = 2 * time.Second
 
 func (s *lockSource) campaign(ctx context.Context, answered func()) (win, error) {
-	lease, err := s.locker.TryAcquire(ctx, s.key, s.opts...)
-	for errors.Is(err, locks.ErrHeld) && ctx.Err() == nil {
-		answered()
-		lease, err = s.wait(ctx)
+	for {
+		lease, err := s.locker.TryAcquire(ctx, s.key, s.opts...)
+		for errors.Is(err, locks.ErrHeld) && ctx.Err() == nil {
+			answered()
+			lease, err = s.wait(ctx)
+		}
+		// A wait behind another of this process ends without news of the backend.
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, locks.ErrUnavailable) || ctx.Err() != nil {
+			return win{lease: lease, stop: func() {}}, err
+		}
 	}
-	return win{lease: lease, stop: func() {}}, err
 }
 
 func (s *lockSource) wait(ctx context.Context) (*locks.Lease, error) {

@@ -74,9 +74,10 @@ type field struct {
 	h       Harness
 	runners []*runner
 
-	mu    sync.Mutex
-	seen  []seen // every term, in the order in which they were seen to begin
-	fresh chan struct{}
+	mu      sync.Mutex
+	seen    []seen // every term, in the order in which they were seen to begin
+	fresh   chan struct{}
+	deposed bool // from without: until the holder finds out, two may lead
 }
 
 type seen struct {
@@ -155,7 +156,7 @@ func (f *field) began(r *runner, t *leader.Term) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, other := range f.runners {
-		if other == r {
+		if other == r || f.deposed {
 			continue
 		}
 		// Both began before the first question; if the answers come in this order,

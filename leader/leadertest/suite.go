@@ -34,9 +34,10 @@ func testOneLeads(t *testing.T, h Harness) {
 }
 
 func testResignHandsOver(t *testing.T, h Harness) {
-	f := start(t, h, 3, leader.Config{StandBack: 2 * h.TTL})
+	const rounds = 5
+	f := start(t, h, rounds+1, leader.Config{StandBack: 2 * h.TTL})
 	r, term := f.next(0, bound)
-	for range 5 {
+	for range rounds {
 		begun := time.Now()
 		if err := r.Elector.Resign(t.Context()); err != nil {
 			t.Fatalf("Resign = %v", err)
@@ -194,6 +195,9 @@ func testDeposedIsTold(t *testing.T, h Harness) {
 	_, term := f.next(0, bound)
 	work, done := term.Context(t.Context())
 	defer done()
+	f.mu.Lock()
+	f.deposed = true
+	f.mu.Unlock()
 	h.Depose(t, f.election())
 	f.await(work.Done(), h.TTL+bound, "the end of the deposed leader's context")
 	if cause := context.Cause(work); !errors.Is(cause, leader.ErrDeposed) || errors.Is(cause, leader.ErrUnavailable) {
