@@ -141,8 +141,13 @@ func (d *Document) value(n *node, v reflect.Value, path string) {
 }
 
 func (d *Document) entry(p pair, m reflect.Value, path string) {
+	if p.value.kind == isNull {
+		// Where brackets or colons went wrong, the key may be a secret.
+		d.problem(p.at, path, "a key here has no value", "write one, or remove the key")
+		return
+	}
 	elem := reflect.New(m.Type().Elem()).Elem()
-	below := join(path, p.key)
+	below := join(path, shownKey(p.key))
 	d.places[below] = p.at
 	d.value(p.value, elem, below)
 	m.SetMapIndex(reflect.ValueOf(p.key).Convert(m.Type().Key()), elem)
@@ -265,9 +270,12 @@ func (d *Document) structure(n *node, v reflect.Value, path string) {
 }
 
 func (d *Document) unknown(p pair, path string, known []string) {
-	shown := shownKey(p.key)
+	shown, near := shownKey(p.key), Nearest(p.key, known)
+	if near == "" && p.value != nil && p.value.kind == isNull {
+		shown = shownKey("")
+	}
 	remedy := "known keys are " + strings.Join(known, ", ")
-	switch near := Nearest(p.key, known); {
+	switch {
 	case shown != p.key:
 		remedy = "is a space missing after the colon, or a quote? " + remedy
 	case near != "":

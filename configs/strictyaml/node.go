@@ -126,10 +126,6 @@ func (d *Document) parse(data []byte) (root *node) {
 	return root
 }
 
-// quoted finds what the parser's messages quote from the document, which may be
-// part of a secret.
-var quoted = regexp.MustCompile(`"[^"]{2,}"`)
-
 func (d *Document) syntax(err error) {
 	const remedy = "check indentation, quotes and brackets at this place"
 	var e yaml.Error
@@ -137,7 +133,9 @@ func (d *Document) syntax(err error) {
 		d.problem(Position{}, "", "cannot be read as YAML", remedy)
 		return
 	}
-	d.problem(at(e.GetToken()), "", "is not YAML: "+quoted.ReplaceAllString(e.GetMessage(), "a value"), remedy)
+	// What the parser quotes from the document may be a secret.
+	message, _, _ := strings.Cut(e.GetMessage(), "\"")
+	d.problem(at(e.GetToken()), "", "is not YAML: "+strings.TrimRight(message, ": "), remedy)
 }
 
 // Visit collects anchors.
