@@ -1,0 +1,161 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/leaseclock"
+	"github.com/solotick/solotick/store"
+)
+
+// fire brings one tick through gate and claim and starts its run.
+func (s *Scheduler) fire(j *job, tick store.Millis) {
+	run := store.ClaimRun{NewExecution: j.row(j.tickKey(tick))}
+	if j.o.overlap == OverlapBufferAll {
+		run.Busy = store.BusyBuffer
+	}
+	if j.busyHere() {
+		// The gate is ours already, so nobody else will record this tick.
+		if run.Busy == store.BusySkip {
+			run.Skip = store.ReasonOverlap
+		}
+		s.claim(s.intake, j, run, admission{})
+		return
+	}
+	ctx, done := j.latest(s.intake)
+	defer done()
+	for {
+		adm, ok := s.admit(ctx, j, tick)
+		if !ok {
+			return
+		}
+		run.Mode = adm.mode
+		wait := s.claim(ctx, j, run, adm)
+		if wait <= 0 {
+			return
+		}
+		// Early by the store's clock. Nothing is held meanwhile: a wait may be long
+		// when this machine's clock was set wrong after the start.
+		if backoff.Wait(ctx, wait) != nil {
+			return
+		}
+	}
+}
+
+// latest makes the tick the one that waits for the job's gate: an older one that
+// still waits is given up, and left to the sweep and the misfire policy.
+func (j *job) latest(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(parent)
+	j.mu.Lock()
+	if j.giveUp != nil {
+		j.giveUp()
+	}
+	j.giveUp = cancel
+	j.mu.Unlock()
+	return ctx, cancel
+}
+
+// The shortest wait for which a tick that is early gives its gate back.
+const holdWhileEarly = time.Second
+
+// claim asks for the run and starts it when it is ours. In every other case the
+// gate is given back. The answer is positive when the tick is early: come again
+// after it.
+func (s *Scheduler) claim(ctx context.Context, j *job, run store.ClaimRun, adm admission) (wait time.Duration) {
+	// The claim itself is not cut off by a newer tick or a stop: its answer must be
+	// known, since it may have made us the owner.
+	for try := 0; ; try++ {
+		a, err := s.claims.ask(s.alive, claimAsk{run}, nil)
+		if err != nil {
+			s.release(adm)
+			return 0
+		}
+		switch {
+		case a.err != nil && errors.Is(a.err, store.ErrUnavailable) && s.keepAsking(ctx, adm, a.err, try):
+			continue
+		case a.err != nil:
+			s.release(adm)
+			if ctx.Err() == nil {
+				s.log.Warn("tick not claimed; the sweep accounts for it", "job", j.name, "tick", run.Key.Tick.String(), "error", a.err)
+			}
+			return 0
+		}
+		if a.Outcome != store.OutcomeStarted {
+			s.emit(TickClaimed{Job: j.name, Tick: run.Key.Tick, Outcome: a.Outcome})
+		}
+		switch a.Outcome {
+		case store.OutcomeStarted:
+			s.start(j, a.Execution, a.sent, adm, nil)
+			return 0
+		case store.OutcomeEarly:
+			if a.Wait > holdWhileEarly {
+				s.release(adm)
+				return a.Wait
+			}
+			if backoff.Wait(ctx, a.Wait) != nil {
+				s.release(adm)
+				return 0
+			}
+			try = 0
+		case store.OutcomeSuperseded:
+			s.release(adm)
+			nudge(s.sweepNow) // learns which schedule is in force
+			return 0
+		case store.OutcomeBusy:
+			s.release(adm)
+			if a.Execution.State == store.StatePending {
+				nudge(s.fetchNow)
+			}
+			return 0
+		default:
+			s.release(adm)
+			return 0
+		}
+	}
+}
+
+// keepAsking waits before a claim is repeated, while the gate that it stands on
+// may still be ours.
+func (s *Scheduler) keepAsking(ctx context.Context, adm admission, err error, try int) bool {
+	if try > 20 || adm.lease != nil && !adm.lease.Valid() || adm.term != nil && adm.term.Err() != nil {
+		return false
+	}
+	return backoff.Wait(ctx, backoff.Policy{Base: 50 * time.Millisecond, Max: time.Second}.Delay(try)) == nil
+}
+
+type claimAsk struct{ run store.ClaimRun }
+
+type claimAnswer struct {
+	store.ClaimedRun
+	sent leaseclock.Instant
+	err  error
+}
+
+// claimBatch claims all runs that are asked for together in one transaction.
+func (s *Scheduler) claimBatch(asks []claimAsk) []claimAnswer {
+	answers := make([]claimAnswer, len(asks))
+	req := store.ClaimRequest{
+		Namespace: s.cfg.Namespace, Owner: s.owner, OwnerLabel: s.cfg.Label, Lease: s.cfg.Lease,
+		Runs: make([]store.ClaimRun, len(asks)),
+	}
+	for i, a := range asks {
+		req.Runs[i] = a.run
+	}
+	ctx, cancel := context.WithTimeout(s.alive, s.storeTimeout())
+	defer cancel()
+	sent, at := leaseclock.Now(), time.Now()
+	claimed, err := s.deps.Store.Claim(ctx, req)
+	s.storeAnswered("claim", err)
+	if err == nil {
+		s.clock.observe(at, claimed.Now)
+	}
+	for i := range answers {
+		answers[i].sent, answers[i].err = sent, err
+		if err == nil {
+			answers[i].ClaimedRun = claimed.Runs[i]
+		}
+	}
+	return answers
+}

@@ -1,0 +1,115 @@
+package scheduler
+
+import (
+	"time"
+
+	"github.com/solotick/solotick/store"
+)
+
+// Event is something that happened in the scheduler. The set is closed to this
+// package and may grow; a listener ignores what it does not know.
+type Event interface{ event() }
+
+// Listener is told events.
+type Listener interface{ OnEvent(e Event) }
+
+// ListenerFunc is a function that listens.
+type ListenerFunc func(Event)
+
+// OnEvent calls f.
+func (f ListenerFunc) OnEvent(e Event) { f(e) }
+
+// The events.
+type (
+	// TickDue: the timer fired for a tick; Late is by how much.
+	TickDue struct {
+		Job  string
+		Tick store.Millis
+		Late time.Duration
+	}
+	// TickHeld: another replica holds the gate; nothing was recorded by this one.
+	TickHeld struct {
+		Job    string
+		Tick   store.Millis
+		Holder string
+	}
+	// TickClaimed: the store answered a claim with something else than started.
+	TickClaimed struct {
+		Job     string
+		Tick    store.Millis
+		Outcome store.Outcome
+	}
+	// RunStarted: the handler is about to be called.
+	RunStarted struct{ Execution store.Execution }
+	// RunFinished: an attempt is over and recorded. State is pending when it will
+	// be tried again. Fenced says that the record refused it.
+	RunFinished struct {
+		Execution store.Execution
+		State     store.State
+		Err       error
+		Fenced    bool
+		Took      time.Duration
+	}
+	// RunLost: a running attempt's right to go on ended; its context was cancelled.
+	RunLost struct {
+		Execution store.Execution
+		Cause     error
+	}
+	// RunTakenOver: a dead owner's run was handed to this process (State running),
+	// or settled by its crash policy.
+	RunTakenOver struct{ Execution store.Execution }
+	// RunAbandoned: the handler did not return in time after its context ended.
+	RunAbandoned struct{ Execution store.Execution }
+	// TicksSettled: the sweep accounted for ticks of a job that had no record.
+	TicksSettled struct {
+		Job           string
+		Pending, Rows int
+		Ranged        int64
+	}
+	// GateUnavailable: the coordinator could not answer for a job.
+	GateUnavailable struct {
+		Job string
+		Err error
+	}
+	// Degraded: the mode of a job's gate was taken (On) or left.
+	Degraded struct {
+		Coordinator string // lock or leader
+		On          bool
+		Mode        store.Mode // the global one
+	}
+	// DegradationChanged: the switch was configured anew.
+	DegradationChanged struct{ From, To Degradation }
+	// StoreUnavailable: the store could not answer a request; it is asked again.
+	StoreUnavailable struct {
+		Op  string
+		Err error
+	}
+	// JobSuperseded: another schedule is in force for the job; this process does
+	// not fire it.
+	JobSuperseded struct {
+		Job  string
+		Spec string
+	}
+	// LedgerGap: expected ticks without a record were found in a settled stretch.
+	// It must never happen.
+	LedgerGap struct {
+		Job string
+		Gap int64
+	}
+)
+
+func (TickDue) event()            {}
+func (TickHeld) event()           {}
+func (TickClaimed) event()        {}
+func (RunStarted) event()         {}
+func (RunFinished) event()        {}
+func (RunLost) event()            {}
+func (RunTakenOver) event()       {}
+func (RunAbandoned) event()       {}
+func (TicksSettled) event()       {}
+func (GateUnavailable) event()    {}
+func (Degraded) event()           {}
+func (DegradationChanged) event() {}
+func (StoreUnavailable) event()   {}
+func (JobSuperseded) event()      {}
+func (LedgerGap) event()          {}

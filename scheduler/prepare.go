@@ -1,0 +1,191 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/solotick/solotick/scheduler/cronspec"
+	"github.com/solotick/solotick/store"
+)
+
+// job is a job at work in this process.
+type job struct {
+	Job
+	hash       string // of the schedule
+	marshalled string // schedule as every replica can read it
+	handler    Handler
+
+	mu         sync.Mutex
+	running    int        // runs of it in progress here
+	local      sync.Mutex // mode local_mutex
+	giveUp     func()     // ends the wait of the tick that waits for the gate
+	superseded bool       // another schedule is in force
+}
+
+// Defaults and bounds of jobs.
+const (
+	defaultTimeout  = time.Hour
+	defaultCatchUp  = 100
+	defaultBase     = time.Second
+	defaultMost     = 10 * time.Minute
+	queueAttempts   = 25
+	extraForCrashes = 9 // attempts beyond a job's own that dead owners may use up
+	minWindow       = time.Minute
+	maxWindow       = time.Hour
+)
+
+// prepare checks a job and fills in what it leaves to the configuration.
+func (s *Scheduler) prepare(given Job) (*job, error) {
+	if given.err != nil {
+		return nil, given.err
+	}
+	j := &job{Job: given}
+	o := &j.o
+	bad := func(format string, args ...any) (*job, error) {
+		return nil, fmt.Errorf("scheduler: job %q: %s", j.name, fmt.Sprintf(format, args...))
+	}
+	if j.kind == kindCron {
+		setDefault(&o.gate, s.cfg.Gate)
+		setDefault(&o.zone, s.cfg.TimeZone)
+		setDefault(&o.misfire, MisfireFireOnce)
+		setDefault(&o.overlap, OverlapSkip)
+		setDefault(&o.maxCatchup, defaultCatchUp)
+		setDefault(&o.attempts, 1)
+		if err := j.parse(s.cfg.Namespace); err != nil {
+			return bad("%v", err)
+		}
+	} else {
+		if o.gate != "" && o.gate != GateNone {
+			return bad("gate %s: a queue job takes no gate, each of its rows is claimed by one process", o.gate)
+		}
+		if o.zone != "" || o.misfire != "" || o.overlap != "" || o.window != 0 {
+			return bad("time zone, misfire, overlap and catch-up are for cron jobs")
+		}
+		o.gate = GateNone
+		setDefault(&o.attempts, queueAttempts)
+	}
+	setDefault(&o.timeout, defaultTimeout)
+	setDefault(&o.backoffBase, defaultBase)
+	setDefault(&o.backoffMax, max(defaultMost, o.backoffBase))
+	if o.guarantee == "" {
+		o.guarantee = AtLeastOnce
+		if o.onCrash != store.CrashRerun && o.attempts == 1 {
+			o.guarantee = AtMostOnce
+		}
+	}
+	switch {
+	case !slices.Contains([]Gate{GateLock, GateLeader, GateNone}, o.gate):
+		return bad("gate %q is none of lock, leader, none", o.gate)
+	case o.gate == GateLock && s.deps.Locker == nil:
+		return bad("gate lock needs Deps.Locker: give a locker, or choose gate none (the store alone keeps it to one run per tick)")
+	case o.gate == GateLeader && s.deps.Elector == nil:
+		return bad("gate leader needs Deps.Elector: give an elector, such as leader.FromLocks(locker, key, leader.Config{})")
+	case j.kind == kindCron && !slices.Contains([]Misfire{MisfireFireOnce, MisfireFireAll, MisfireSkip}, o.misfire):
+		return bad("misfire %q is none of fire_once, fire_all, skip", o.misfire)
+	case j.kind == kindCron && !slices.Contains([]Overlap{OverlapSkip, OverlapBufferAll}, o.overlap):
+		return bad("overlap %q is none of skip, buffer_all", o.overlap)
+	case !slices.Contains([]Guarantee{ExactlyOnce, EffectivelyOnce, AtLeastOnce, AtMostOnce}, o.guarantee):
+		return bad("guarantee %q is none of exactly-once, effectively-once, at-least-once, at-most-once", o.guarantee)
+	case o.guarantee == AtMostOnce && (o.attempts > 1 || o.onCrash == store.CrashRerun):
+		return bad("at-most-once contradicts %d attempts and the policy for a dead owner: allow one attempt and do not rerun", o.attempts)
+	case o.mode != "" && !slices.Contains(Modes(), o.mode):
+		return bad("degraded mode %q is none of fail_fast, local_mutex, store_only", o.mode)
+	case o.timeout < 0:
+		return bad("timeout %v is negative", o.timeout)
+	case o.attempts < 0 || o.backoffBase < 0 || o.backoffMax < o.backoffBase:
+		return bad("retry: %d attempts from %v to %v make no sense", o.attempts, o.backoffBase, o.backoffMax)
+	case o.window < 0 || o.maxCatchup < 0:
+		return bad("catch-up: a window of %v and %d ticks make no sense", o.window, o.maxCatchup)
+	}
+	// Recovery stands on both sides: a panic in a middleware ends the run, too.
+	j.handler = recovered(chain(recovered(given.handler), s.deps.Middleware))
+	return j, nil
+}
+
+func (j *job) parse(namespace string) error {
+	opts := cronspec.Options{Zone: j.o.zone, Gap: j.o.gap, Fold: j.o.fold}
+	if strings.HasPrefix(j.expr, "TZ=") || strings.HasPrefix(j.expr, "CRON_TZ=") {
+		opts.Zone = "" // the spec names its own; Config.TimeZone is only a default
+		if j.o.zoneGiven {
+			opts.Zone = j.o.zone // and the parser says that this is one too many
+		}
+	}
+	spec, err := cronspec.Parse(j.expr, opts)
+	if err != nil {
+		return err
+	}
+	if j.o.spread {
+		every, ok := spec.Every()
+		if !ok {
+			return fmt.Errorf("spread moves @every schedules only, not %q", j.expr)
+		}
+		opts.Offset = cronspec.SpreadOffset(namespace, j.name, every)
+		if spec, err = cronspec.Parse(j.expr, opts); err != nil {
+			return err
+		}
+	}
+	j.spec, j.hash, j.marshalled = spec, spec.Hash(), spec.Marshal()
+	setDefault(&j.o.window, min(max(spec.Period(time.Now()), minWindow), maxWindow))
+	return nil
+}
+
+// learn takes over what the store says of the job.
+func (j *job) learn(s *Scheduler, state store.JobState) {
+	if j.kind != kindCron {
+		return
+	}
+	current := state.Current()
+	superseded := current.Hash != j.hash
+	j.mu.Lock()
+	was := j.superseded
+	j.superseded = superseded
+	j.mu.Unlock()
+	if superseded && !was {
+		s.log.Warn("another schedule is in force; this process does not fire the job", "job", j.name, "mine", j.spec.String(), "in_force", current.Spec)
+		s.emit(JobSuperseded{Job: j.name, Spec: current.Spec})
+	}
+}
+
+func (j *job) isSuperseded() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.superseded
+}
+
+// begin and end count the runs in progress in this process.
+func (j *job) begin() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.running++
+}
+
+func (j *job) end() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.running--
+}
+
+func (j *job) busyHere() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.running > 0
+}
+
+// row is the record of one occurrence of the job, before it exists.
+func (j *job) row(key store.Key) store.NewExecution {
+	r := store.NewExecution{
+		ID: store.NewID(store.MillisOf(time.Now())), Key: key, MaxAttempts: j.o.attempts + extraForCrashes,
+		OnCrash: j.o.onCrash, Timeout: j.o.timeout,
+	}
+	if j.kind == kindCron {
+		r.Active, r.Zone, r.SpecHash = store.ActiveCron(j.name, 0), j.spec.Zone(), j.hash
+	}
+	return r
+}
+
+func (j *job) tickKey(tick store.Millis) store.Key {
+	return store.Key{Class: store.ClassCron, Job: j.name, Tick: tick}
+}

@@ -1,0 +1,310 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/leaseclock"
+	"github.com/solotick/solotick/internal/mutation"
+	"github.com/solotick/solotick/store"
+)
+
+// Why a run's context ended. They are the context's cause, matched by errors.Is.
+var (
+	// ErrLeaseLost says that the run's lease in the store ended: another process may
+	// take it over, and what this attempt still writes is refused.
+	ErrLeaseLost = errors.New("scheduler: the lease of the run is lost")
+	// ErrGateLost says that the lock or the leader's term was lost; the error also
+	// matches what the gate says about it.
+	ErrGateLost = errors.New("scheduler: the gate of the run is lost")
+	// ErrTimeout says that the attempt took longer than the job's timeout.
+	ErrTimeout = errors.New("scheduler: the attempt took longer than its timeout")
+	// ErrDraining says that the process stops and the drain timeout is over.
+	ErrDraining = errors.New("scheduler: the process is stopping")
+	// ErrCancelRequested says that somebody asked for the run to be cancelled.
+	ErrCancelRequested = errors.New("scheduler: the run was asked to end")
+	// ErrAbandoned says that the handler did not return after its context had ended.
+	ErrAbandoned = errors.New("scheduler: the handler did not return after its context ended")
+)
+
+const (
+	maxResult    = 64 << 10
+	maxErrorText = 4 << 10
+)
+
+// start runs a claimed execution in the background. Sent is when the claim was
+// sent: the lease is trusted from there. Done, if not nil, is called at the end.
+func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant, adm admission, done func()) {
+	a := &attempt{s: s, job: j, Run: newRun(exec, adm.mode)}
+	a.ctx, a.cancel = context.WithCancelCause(s.work)
+	if !s.enter() {
+		// A stop came between question and answer: another replica shall run it, now
+		// if the store takes this, else when the lease ends.
+		if err, _ := s.finishes.ask(s.alive, store.Finish{Ref: exec.Ref(), State: store.StatePending, Unstarted: true}, nil); err != nil {
+			s.log.Debug("run claimed while stopping not given back; it is taken over when its lease ends", "run", exec.ID, "error", err)
+		}
+		a.cancel(ErrDraining)
+		s.release(adm)
+		if done != nil {
+			done()
+		}
+		return
+	}
+	j.begin()
+	s.heart.add(a, sent)
+	go func() {
+		defer s.runWG.Done()
+		if done != nil {
+			defer done()
+		}
+		unwatch, leave := adm.watch(a.gateLost)
+		began := time.Now()
+		s.emit(RunStarted{Execution: exec})
+		err := s.call(a)
+		took := time.Since(began)
+		unwatch() // before the release, which is no loss
+		f := a.verdict(err)
+		fenced := errors.Is(err, store.ErrFenced)
+		if !fenced && !a.Settled() {
+			fenced = errors.Is(s.record(a, f), store.ErrFenced)
+		}
+		s.heart.remove(a)
+		a.cancel(context.Canceled)
+		leave()
+		s.release(adm)
+		j.end()
+		s.report(a, f.State, err, fenced, took)
+		if f.State == store.StatePending && !fenced {
+			s.fetchAfter(f.Delay)
+		}
+	}()
+}
+
+// enter counts a run in, unless the stop has begun.
+func (s *Scheduler) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase != phaseRunning || s.intake.Err() != nil {
+		return false
+	}
+	s.runWG.Add(1)
+	return true
+}
+
+// attempt is a run in progress in this process.
+type attempt struct {
+	*Run
+	s      *Scheduler
+	job    *job
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	lease  lease
+}
+
+// call runs the handler in a goroutine of its own, so that one that ignores the
+// end of its context can be left behind.
+func (s *Scheduler) call(a *attempt) error {
+	ctx, cancel := context.WithTimeoutCause(a.ctx, a.job.o.timeout, ErrTimeout)
+	defer cancel()
+	returned := make(chan error, 1)
+	go func() { returned <- a.job.handler(ctx, a.Run) }()
+	select {
+	case err := <-returned:
+		return causeOf(ctx, err)
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(s.cfg.Lease)
+	defer grace.Stop()
+	select {
+	case err := <-returned:
+		return causeOf(ctx, err)
+	case <-grace.C:
+	case <-s.stopping: // the hard end of a drain
+	}
+	s.heart.abandon(1)
+	go func() {
+		<-returned
+		s.heart.abandon(-1)
+	}()
+	s.log.Error("handler ignores the end of its context and is left behind", "job", a.Job(), "run", a.ID(), "cause", context.Cause(ctx))
+	s.emit(RunAbandoned{Execution: a.exec})
+	return fmt.Errorf("%w (%w)", ErrAbandoned, context.Cause(ctx))
+}
+
+// causeOf puts the reason for which the context ended in the place of the bare
+// context error that handlers return.
+func causeOf(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil || errors.Is(err, context.Cause(ctx)) {
+		return err
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+	}
+	return err
+}
+
+// gateLost decides what a lost gate means for a run in progress: a gate given to
+// somebody else ends it in every mode; one that cannot answer ends it in
+// fail_fast only, since the store's own lease and active key still hold.
+func (a *attempt) gateLost(cause error, unavailable bool) {
+	mode := a.s.switcher.modeOf(a.job)
+	if unavailable && mode != store.ModeFailFast {
+		a.degrade(mode)
+		a.s.log.Warn("coordinator is unavailable; the run goes on under its lease in the store", "job", a.Job(), "run", a.ID(), "mode", mode)
+		return
+	}
+	a.lose(fmt.Errorf("%w: %w", ErrGateLost, cause))
+}
+
+// lose ends the run's context with the reason.
+func (a *attempt) lose(cause error) {
+	if a.ctx.Err() != nil {
+		return
+	}
+	a.cancel(cause)
+	a.s.emit(RunLost{Execution: a.exec, Cause: cause})
+	a.s.log.Warn("run lost", "job", a.Job(), "run", a.ID(), "attempt", a.Attempt(), "cause", cause)
+}
+
+// verdict turns the handler's answer into the record's next state.
+func (a *attempt) verdict(err error) store.Finish {
+	f := store.Finish{Ref: a.Ref(), Mode: a.Mode(), State: store.StateSucceeded, Result: a.Result()}
+	if err == nil {
+		return f
+	}
+	f.ErrorCode, f.ErrorText = errorCode(err), clip(err.Error(), maxErrorText)
+	cause := context.Cause(a.ctx)
+	switch {
+	case errors.Is(cause, ErrCancelRequested):
+		f.State = store.StateCanceled
+	case cause != nil && !errors.Is(err, ErrAbandoned):
+		// Interrupted: to the record that is as if the owner had died here.
+		a.interrupted(&f)
+	case isPermanent(err) || a.Attempt() >= a.job.o.attempts:
+		f.State = store.StateFailed
+	default:
+		f.State, f.Delay = store.StatePending, a.job.retryDelay(a.Attempt())
+	}
+	return f
+}
+
+func (a *attempt) interrupted(f *store.Finish) {
+	switch a.job.o.onCrash {
+	case store.CrashFail:
+		f.State, f.Reason = store.StateFailed, store.ReasonLost
+	case store.CrashNextTick:
+		f.State, f.Reason = store.StateMissed, store.ReasonLost
+	case store.CrashIndeterminate:
+		f.State, f.Reason = store.StateIndeterminate, store.ReasonLost
+	default:
+		f.State = store.StatePending
+	}
+}
+
+// retryDelay doubles from attempt to attempt, give or take a fifth.
+func (j *job) retryDelay(attempt int) time.Duration {
+	d := j.o.backoffBase
+	for range attempt - 1 {
+		if d *= 2; d >= j.o.backoffMax {
+			break
+		}
+	}
+	return backoff.Jitter(min(d, j.o.backoffMax), 0.2)
+}
+
+// errorCode is a word for programs.
+func errorCode(err error) string {
+	var coded interface{ ErrorCode() string }
+	var panicked *PanicError
+	switch {
+	case errors.As(err, &coded):
+		return clip(coded.ErrorCode(), 64)
+	case errors.As(err, &panicked):
+		return "panic"
+	case errors.Is(err, ErrAbandoned):
+		return "abandoned"
+	case errors.Is(err, ErrTimeout):
+		return "timeout"
+	case errors.Is(err, ErrLeaseLost), errors.Is(err, ErrGateLost), errors.Is(err, ErrDraining):
+		return "interrupted"
+	case isPermanent(err):
+		return "permanent"
+	}
+	return "error"
+}
+
+// clip cuts s to at most n bytes of valid UTF-8.
+func clip(s string, n int) string {
+	if len(s) > n {
+		s = s[:n]
+		for !utf8.ValidString(s) && len(s) > n-utf8.UTFMax {
+			s = s[:len(s)-1]
+		}
+	}
+	return s
+}
+
+// record writes the end of an attempt, and repeats that until the store has
+// taken or refused it: a run whose end is not recorded would be run again.
+func (s *Scheduler) record(a *attempt, f store.Finish) error {
+	for try := 0; ; try++ {
+		err, stopped := s.finishes.ask(s.alive, f, nil)
+		if stopped != nil {
+			return stopped
+		}
+		if err == nil || errors.Is(err, store.ErrFenced) {
+			return err
+		}
+		if !errors.Is(err, store.ErrUnavailable) {
+			s.log.Error("end of a run not recorded", "job", a.Job(), "run", a.ID(), "error", err)
+			return err
+		}
+		if err := backoff.Wait(s.alive, backoff.Policy{Base: 50 * time.Millisecond, Max: 2 * time.Second}.Delay(try)); err != nil {
+			return err
+		}
+	}
+}
+
+// finishBatch records all ends that are asked for together in one transaction.
+func (s *Scheduler) finishBatch(rows []store.Finish) []error {
+	ctx, cancel := context.WithTimeout(s.alive, s.storeTimeout())
+	defer cancel()
+	answers, err := s.deps.Store.Finish(ctx, rows)
+	s.storeAnswered("finish", err)
+	if err == nil {
+		return answers
+	}
+	answers = make([]error, len(rows))
+	for i := range answers {
+		answers[i] = err
+	}
+	return answers
+}
+
+// report tells how an attempt ended.
+func (s *Scheduler) report(a *attempt, state store.State, err error, fenced bool, took time.Duration) {
+	s.emit(RunFinished{Execution: a.exec, State: state, Err: err, Fenced: fenced, Took: took})
+	log := s.log.With("job", a.Job(), "run", a.ID(), "key", a.Key().String(), "attempt", a.Attempt(), "fence", a.Fence(), "took", took.Round(time.Millisecond))
+	switch {
+	case fenced:
+		log.Warn("run finished too late: the record refused it", "error", err)
+	case err == nil:
+		log.Debug("run succeeded")
+	case state == store.StatePending:
+		log.Warn("run will be tried again", "error", err)
+	default:
+		log.Error("run ended", "state", state.String(), "error", err)
+	}
+}
+
+// lease is the process's view of a run's lease.
+type lease struct {
+	deadline leaseclock.Deadline
+	guard    *time.Timer
+}
+
+func guarded() bool { return !mutation.On("run-guard-timer") }

@@ -1,0 +1,310 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/store"
+)
+
+// Scheduler runs jobs. Make one with New, give it jobs with Add, then call Run,
+// or Start and Stop. Its methods are safe for concurrent use.
+type Scheduler struct {
+	cfg   Config
+	deps  Deps
+	log   *slog.Logger
+	owner store.Owner
+	clock clock
+	jobs  map[string]*job // fixed once started
+
+	switcher *switcher
+	heart    *heart
+	claims   batcher[claimAsk, claimAnswer]
+	finishes batcher[store.Finish, error]
+	fetchNow chan struct{}
+	sweepNow chan struct{}
+	inFlight atomic.Int64 // fetched runs, bounded by Config.Concurrency
+
+	mu      sync.Mutex
+	phase   phase
+	failure error
+	storeUp error // last answer of the store, nil for a good one
+
+	// Three contexts end one after the other: intake when a stop begins, work when
+	// the drain timeout is over, alive when everything is recorded.
+	intake, work, alive     context.Context
+	endIntake               context.CancelFunc
+	endWork                 context.CancelCauseFunc
+	endAlive                context.CancelFunc
+	intakeWG, runWG, backWG sync.WaitGroup
+
+	stopping chan struct{} // closed at the hard end of a drain
+	finished chan struct{} // closed when the scheduler ends by itself
+	stopOnce sync.Once
+	stopErr  error
+}
+
+type phase int
+
+const (
+	phaseNew phase = iota
+	phaseRunning
+	phaseStopped
+)
+
+// New checks the configuration and the dependencies. It connects to nothing.
+func New(cfg Config, deps Deps) (*Scheduler, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.Store == nil {
+		return nil, errors.New("scheduler: Deps.Store is nil: give a store, such as gormstore.New(db) or memstore.New()")
+	}
+	cfg = cfg.withDefaults()
+	if cfg.Label == "" {
+		host, _ := os.Hostname() // a label: without a name the process id is enough
+		cfg.Label = fmt.Sprintf("%s:%d", host, os.Getpid())
+	}
+	s := &Scheduler{
+		cfg: cfg, deps: deps, log: deps.Logger, owner: store.NewOwner(), jobs: map[string]*job{},
+		clock:    clock{offset: cfg.ClockOffset},
+		fetchNow: make(chan struct{}, 1), sweepNow: make(chan struct{}, 1),
+		stopping: make(chan struct{}), finished: make(chan struct{}),
+	}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	s.log = s.log.With("namespace", cfg.Namespace, "owner", cfg.Label)
+	s.switcher = newSwitcher(s)
+	s.heart = newHeart(s)
+	s.claims = batcher[claimAsk, claimAnswer]{do: s.claimBatch, max: 500}
+	s.finishes = batcher[store.Finish, error]{do: s.finishBatch, max: 500}
+	return s, nil
+}
+
+// Add registers jobs. It reports every job that cannot work, by name, and then
+// adds none of them. It is refused once the scheduler has started.
+func (s *Scheduler) Add(jobs ...Job) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase != phaseNew {
+		return errors.New("scheduler: jobs are added before the start")
+	}
+	var errs []error
+	added := map[string]*job{}
+	for _, def := range jobs {
+		j, err := s.prepare(def)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case s.jobs[def.name] != nil || added[def.name] != nil:
+			errs = append(errs, fmt.Errorf("scheduler: two jobs are called %q: names are unique in a namespace", def.name))
+		default:
+			added[def.name] = j
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	maps.Copy(s.jobs, added)
+	return nil
+}
+
+// sorted returns the jobs in the order of their names.
+func (s *Scheduler) sorted() []*job {
+	return slices.SortedFunc(maps.Values(s.jobs), func(a, b *job) int {
+		if a.name < b.name {
+			return -1
+		}
+		return 1
+	})
+}
+
+// Run starts the scheduler and blocks until ctx ends, then drains. The error is
+// nil after a clean stop; else it names what was abandoned, or why the scheduler
+// could not go on.
+func (s *Scheduler) Run(ctx context.Context) error {
+	if err := s.Start(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case <-s.finished:
+	}
+	return errors.Join(s.Err(), s.Stop(context.WithoutCancel(ctx)))
+}
+
+// Start begins to work in the background and returns at once; ctx bounds the
+// call only. A store that cannot be reached is not an error: the scheduler waits
+// for it. A scheduler starts once.
+func (s *Scheduler) Start(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.phase != phaseNew {
+		return errors.New("scheduler: a scheduler starts once: make another with New")
+	}
+	s.phase = phaseRunning
+	base := context.WithoutCancel(ctx)
+	s.intake, s.endIntake = context.WithCancel(base)
+	s.work, s.endWork = context.WithCancelCause(base)
+	s.alive, s.endAlive = context.WithCancel(base)
+
+	s.log.Info("scheduler starts", "jobs", slices.Sorted(maps.Keys(s.jobs)), "gate", s.cfg.Gate)
+	if s.deps.Elector != nil && s.usesGate(GateLeader) {
+		s.background(func() {
+			if err := s.deps.Elector.Run(s.alive); err != nil && s.alive.Err() == nil {
+				s.fail(fmt.Errorf("scheduler: the elector stopped: %w", err))
+			}
+		})
+	}
+	s.background(s.heart.loop)
+	s.taking(s.main)
+	return nil
+}
+
+// main registers the jobs and then lets the services run.
+func (s *Scheduler) main() {
+	floors, err := s.register()
+	if err != nil {
+		return
+	}
+	s.taking(s.switcher.loop)
+	s.taking(func() { s.tick(floors) })
+	s.taking(s.fetchLoop)
+	s.taking(s.sweepLoop)
+}
+
+// taking runs a service that ends when the intake does.
+func (s *Scheduler) taking(f func()) { s.intakeWG.Go(f) }
+
+// background runs a service that ends when everything is recorded.
+func (s *Scheduler) background(f func()) { s.backWG.Go(f) }
+
+// register makes the jobs known to the store, however long that takes, and
+// returns the time of the store's answer.
+func (s *Scheduler) register() (time.Time, error) {
+	specs := make([]store.JobSpec, 0, len(s.jobs))
+	for _, j := range s.sorted() {
+		specs = append(specs, store.JobSpec{Job: j.name, Spec: j.marshalled, Hash: j.hash, Revision: s.cfg.Revision})
+	}
+	for try := 0; ; try++ {
+		ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
+		sent := time.Now()
+		r, err := s.deps.Store.Register(ctx, s.cfg.Namespace, specs)
+		cancel()
+		s.storeAnswered("register", err)
+		switch {
+		case err == nil:
+			s.clock.observe(sent, r.Now)
+			for i, state := range r.Jobs {
+				s.jobs[specs[i].Job].learn(s, state)
+			}
+			return s.clock.now(), nil
+		case errors.Is(err, store.ErrSchema):
+			s.fail(err)
+			return time.Time{}, err
+		}
+		if err := backoff.Wait(s.intake, backoff.Policy{Base: 200 * time.Millisecond, Max: 5 * time.Second}.Delay(try)); err != nil {
+			return time.Time{}, err
+		}
+	}
+}
+
+// fail ends the scheduler: what went wrong cannot mend itself.
+func (s *Scheduler) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failure == nil {
+		s.failure = err
+		s.log.Error("scheduler cannot go on", "error", err)
+		close(s.finished)
+	}
+}
+
+// Done is closed when the scheduler has come to its end by itself; Err tells why.
+func (s *Scheduler) Done() <-chan struct{} { return s.finished }
+
+// Err is why the scheduler ended by itself, nil while it has not.
+func (s *Scheduler) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failure
+}
+
+// SetDegradation configures the switch anew, live. A value that does not
+// validate changes nothing.
+func (s *Scheduler) SetDegradation(d Degradation) error {
+	if err := d.Validate(); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Jobs)) {
+		if _, ok := s.jobs[name]; !ok {
+			return fmt.Errorf("scheduler: degradation.jobs.%s: there is no job of that name", name)
+		}
+	}
+	s.switcher.configure(d.withDefaults())
+	return nil
+}
+
+// Wake makes the scheduler look for pending rows now, after an enqueue in this
+// process.
+func (s *Scheduler) Wake() { nudge(s.fetchNow) }
+
+func nudge(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// storeTimeout bounds one call of the store, so that a stalled connection cannot
+// hold up a service for ever.
+func (s *Scheduler) storeTimeout() time.Duration { return max(s.cfg.Lease/2, 2*time.Second) }
+
+// storeAnswered keeps the store's health, and tells of its first failure and its
+// first answer after one.
+func (s *Scheduler) storeAnswered(op string, err error) {
+	if errors.Is(err, context.Canceled) {
+		return // we ended the call
+	}
+	s.mu.Lock()
+	was := s.storeUp
+	s.storeUp = err
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		s.emit(StoreUnavailable{Op: op, Err: err})
+		if was == nil {
+			s.log.Warn("store cannot answer", "op", op, "error", err)
+		}
+	case was != nil:
+		s.log.Info("store answers again", "op", op)
+	}
+}
+
+func (s *Scheduler) emit(e Event) {
+	for _, l := range s.deps.Listeners {
+		l.OnEvent(e)
+	}
+}
+
+func (s *Scheduler) usesGate(g Gate) bool {
+	for _, j := range s.jobs {
+		if j.kind == kindCron && j.o.gate == g {
+			return true
+		}
+	}
+	return false
+}

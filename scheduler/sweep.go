@@ -1,0 +1,230 @@
+package scheduler
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/solotick/solotick/internal/leaseclock"
+	"github.com/solotick/solotick/store"
+)
+
+const (
+	// settleGrace is how old a tick must be before the sweep misses its record:
+	// replicas whose clocks are apart, and a claim under way, come first.
+	settleGrace = time.Second
+	// sweepJitter spreads the sweeps of the replicas that wait for one lease.
+	sweepJitter = 500 * time.Millisecond
+	// settleMost bounds the jobs that one transaction accounts for.
+	settleMost = 100
+	// ledgerEvery is how often a stretch that was settled is counted again.
+	ledgerEvery = time.Minute
+)
+
+// sweepLoop accounts for ticks without a record and for runs without an owner:
+// when the earliest lease ends, and at most one lease after the last sweep.
+func (s *Scheduler) sweepLoop() {
+	won := make(<-chan struct{})
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var audited time.Time
+	var term int64
+	for {
+		if s.usesGate(GateLeader) {
+			won = s.deps.Elector.Changed()
+			if t := s.deps.Elector.Term(); t != nil && t.Number() != term {
+				term = t.Number()
+				nudge(s.sweepNow) // a new leader sweeps at once
+				nudge(s.fetchNow)
+			}
+		}
+		select {
+		case <-s.intake.Done():
+			return
+		case <-won:
+			continue
+		case <-timer.C:
+		case <-s.sweepNow:
+		}
+		timer.Reset(s.sweep())
+		if time.Since(audited) >= ledgerEvery {
+			audited = time.Now()
+			s.audit()
+		}
+	}
+}
+
+// sweep does one round and returns when the next is due.
+func (s *Scheduler) sweep() time.Duration {
+	jitter := rand.N(sweepJitter)
+	fallback := s.cfg.Lease/2 + jitter
+	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
+	defer cancel()
+	at := time.Now()
+	survey, err := s.deps.Store.Survey(ctx, s.cfg.Namespace, s.cronNames())
+	s.storeAnswered("survey", err)
+	if err != nil {
+		return fallback
+	}
+	s.clock.observe(at, survey.Now)
+	if survey.NextLeaseEnd != 0 && survey.NextLeaseEnd < survey.Now {
+		if more, err := s.takeOver(); err != nil || more {
+			fallback = jitter
+		}
+	}
+	if err := s.settle(survey); err != nil {
+		return fallback
+	}
+	next := s.cfg.Lease + jitter
+	if survey.NextLeaseEnd > survey.Now {
+		// When that lease ends, unless it is renewed: then the sweep is early and
+		// cheap, and looks again.
+		next = min(next, survey.NextLeaseEnd.Sub(survey.Now)+jitter)
+	} else if survey.NextLeaseEnd != 0 {
+		next = min(next, fallback)
+	}
+	if survey.NextRunAt != 0 {
+		s.fetchAfter(max(survey.NextRunAt.Sub(survey.Now), 0))
+	}
+	return max(next, 100*time.Millisecond)
+}
+
+func (s *Scheduler) cronNames() []string {
+	names := make([]string, 0, len(s.jobs))
+	for _, j := range s.sorted() {
+		if j.kind == kindCron {
+			names = append(names, j.name)
+		}
+	}
+	return names
+}
+
+// takeOver runs what dead owners left. More is true when there is more of it.
+func (s *Scheduler) takeOver() (more bool, err error) {
+	var jobs []string
+	for _, j := range s.sorted() {
+		if !s.switcher.failsFast(j) {
+			jobs = append(jobs, j.name)
+		}
+	}
+	if len(jobs) == 0 {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
+	defer cancel()
+	sent := leaseclock.Now()
+	// Not bounded by Concurrency: a run that was in progress is owed a place.
+	got, err := s.deps.Store.TakeOver(ctx, s.fetchRequest(jobs, 100))
+	s.storeAnswered("take over", err)
+	if err != nil {
+		return false, err
+	}
+	for _, exec := range got.Settled {
+		s.log.Warn("run of a dead owner settled", "job", exec.Key.Job, "key", exec.Key.String(), "state", exec.State.String(), "reason", exec.Reason)
+		s.emit(RunTakenOver{Execution: exec})
+	}
+	for _, exec := range got.Runs {
+		s.log.Warn("run of a dead owner taken over", "job", exec.Key.Job, "key", exec.Key.String(), "attempt", exec.Attempt)
+		s.emit(RunTakenOver{Execution: exec})
+		s.startFetched(exec, sent)
+	}
+	return got.More, nil
+}
+
+// settle accounts for the expected ticks of all jobs that have some.
+func (s *Scheduler) settle(survey store.Surveyed) error {
+	to := survey.Now.Add(-settleGrace)
+	var due []store.SettleJob
+	for _, state := range survey.Jobs {
+		j := s.jobs[state.Job]
+		if j == nil {
+			continue
+		}
+		j.learn(s, state)
+		if j.isSuperseded() || s.switcher.doubtful(j) || !s.leads(j) || !j.owes(state, to) {
+			continue
+		}
+		due = append(due, store.SettleJob{Job: state.Job, Seen: state.Settled, To: to})
+	}
+	for len(due) > 0 {
+		n := min(len(due), settleMost)
+		if err := s.settleBatch(due[:n]); err != nil {
+			return err
+		}
+		due = due[n:]
+	}
+	return nil
+}
+
+func (s *Scheduler) settleBatch(jobs []store.SettleJob) error {
+	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
+	defer cancel()
+	// Decide may be called again when the transaction is; the last call counts.
+	events := map[string]TicksSettled{}
+	result, err := s.deps.Store.Settle(ctx, store.SettleRequest{Namespace: s.cfg.Namespace, Jobs: jobs},
+		func(v store.TickView) store.Settlement {
+			j := s.jobs[v.Job]
+			settlement := j.settle(v, s.switcher.failsFast(j))
+			e := TicksSettled{Job: v.Job}
+			for _, t := range settlement.Ticks {
+				if e.Rows++; t.State == store.StatePending {
+					e.Pending++
+				}
+			}
+			for _, r := range settlement.Ranges {
+				e.Ranged += r.Count
+			}
+			events[v.Job] = e
+			return settlement
+		})
+	s.storeAnswered("settle", err)
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		if e.Rows > 0 || e.Ranged > 0 {
+			s.log.Info("ticks without a record settled", "job", e.Job, "to_run", e.Pending, "rows", e.Rows, "in_ranges", e.Ranged)
+			s.emit(e)
+		}
+	}
+	if result.Pending > 0 {
+		s.Wake()
+	}
+	return nil
+}
+
+// revive makes up for ticks that were skipped because the gate's coordinator was
+// away, as far as each job's misfire policy says.
+func (s *Scheduler) revive(g Gate) {
+	for _, j := range s.sorted() {
+		if j.kind != kindCron || j.o.gate != g || j.isSuperseded() || !s.leads(j) {
+			continue
+		}
+		limit := 0
+		switch j.o.misfire {
+		case MisfireFireOnce:
+			limit = 1
+		case MisfireFireAll:
+			limit = j.o.maxCatchup
+		case MisfireSkip:
+		}
+		if limit == 0 {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
+		n, err := s.deps.Store.Revive(ctx, store.ReviveRequest{
+			Namespace: s.cfg.Namespace, Job: j.name, Limit: limit,
+			Since: store.MillisOf(s.clock.now().Add(-j.o.window)),
+		})
+		cancel()
+		s.storeAnswered("revive", err)
+		if err != nil {
+			s.log.Warn("ticks skipped while degraded not revived", "job", j.name, "error", err)
+			continue
+		}
+		if n > 0 {
+			s.log.Info("ticks skipped while degraded will run now", "job", j.name, "ticks", n)
+			s.Wake()
+		}
+	}
+}
