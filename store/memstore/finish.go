@@ -43,18 +43,15 @@ func (sp *space) finish(f *store.Finish, now store.Millis) error {
 		return store.ErrFenced
 	}
 	if r.State != store.StateRunning || r.Attempt != f.Ref.Attempt {
-		left := f.Ref.Attempt
-		if f.Unstarted {
-			left--
-		}
-		// The reason tells the caller's own finish from the settling of a dead
-		// owner's run, which leaves attempt and owner as they were.
-		if r.State == f.State && r.Reason == f.Reason && r.Attempt == left {
+		if applied(r, f) {
 			return nil
 		}
 		return store.ErrFenced
 	}
 	sp.leave(r, f.State, f.Reason, now)
+	if f.Mode != store.ModeNone {
+		r.Mode = f.Mode
+	}
 	r.Result, r.ErrorCode, r.ErrorText = bytes.Clone(f.Result), f.ErrorCode, f.ErrorText
 	if f.State != store.StatePending {
 		return nil
@@ -69,6 +66,21 @@ func (sp *space) finish(f *store.Finish, now store.Millis) error {
 		sp.active[r.Active] = r // the order of the lock key outlives the wait
 	}
 	return nil
+}
+
+// applied reports whether the row is as this finish left it.
+func applied(r *row, f *store.Finish) bool {
+	left := f.Ref.Attempt
+	if f.Unstarted {
+		left--
+	}
+	if r.State != f.State || r.Attempt != left {
+		return false
+	}
+	// The settling of a dead owner's run leaves attempt and owner as they were: its
+	// reason tells it from the owner's own finish.
+	crashed := r.Reason == store.ReasonLost || r.Reason == store.ReasonPoison
+	return f.Reason == r.Reason || f.Reason == store.ReasonNone && !crashed
 }
 
 // Cancel implements [store.Store].
@@ -102,13 +114,18 @@ func (s *Store) Revive(ctx context.Context, q store.ReviveRequest) (int, error) 
 	if j == nil {
 		return 0, nil
 	}
-	n := 0
-	for i := len(j.ticks) - 1; i >= 0 && n < q.Limit && j.ticks[i].Key.Tick >= q.Since; i-- {
-		if r := j.ticks[i]; r.State == store.StateSkipped && r.Reason == store.ReasonDegraded {
+	revived, seen := 0, 0
+	for i := len(j.ticks) - 1; i >= 0 && seen < q.Limit && j.ticks[i].Key.Tick >= q.Since; i-- {
+		r := j.ticks[i]
+		if r.Reason != store.ReasonDegraded {
+			continue
+		}
+		seen++
+		if r.State == store.StateSkipped {
 			sp.leave(r, store.StatePending, store.ReasonNone, now)
 			r.RunAt = now
-			n++
+			revived++
 		}
 	}
-	return n, nil
+	return revived, nil
 }

@@ -171,7 +171,7 @@ func (sp *space) start(r *row, h hand, now store.Millis) {
 	}
 	sp.clearDedup(r)
 	sp.open[r.ID] = r
-	r.State, r.Reason, r.Finished = store.StateRunning, store.ReasonNone, 0
+	r.State, r.Finished = store.StateRunning, 0
 	r.Attempt++
 	r.Owner, r.OwnerLabel = h.owner, h.label
 	r.LeaseUntil, r.Started = now.Add(h.lease), now
@@ -179,9 +179,13 @@ func (sp *space) start(r *row, h hand, now store.Millis) {
 	r.Version++
 }
 
-// leave moves the row out of running or pending and frees its active key.
+// leave moves the row out of running or pending and frees its active key. An
+// empty reason keeps the row's.
 func (sp *space) leave(r *row, state store.State, reason store.Reason, now store.Millis) {
-	r.State, r.Reason, r.LeaseUntil = state, reason, 0
+	r.State, r.LeaseUntil = state, 0
+	if reason != store.ReasonNone {
+		r.Reason = reason
+	}
 	r.Version++
 	sp.free(r)
 	if state == store.StatePending {

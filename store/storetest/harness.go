@@ -46,6 +46,8 @@ const (
 	long  = 10 * time.Minute      // a lease that does not end during a case
 	brief = 60 * time.Millisecond // a lease that the case waits for
 	stuck = 20 * time.Second      // a condition that is not met after this is never met
+
+	enough = 10 // broken rules in one case
 )
 
 // env is what a case works with: a handle, and an owner to work as.
@@ -55,12 +57,18 @@ type env struct {
 	s     store.Store
 	ctx   context.Context
 	owner store.Owner
+
+	breaks int
 }
 
-// broken reports that the store breaks a rule of the contract.
+// broken reports that the store breaks a rule of the contract. It may end the
+// case, so it is for the case's own goroutine.
 func (e *env) broken(rule, format string, args ...any) {
 	e.Helper()
 	e.Errorf("broken rule: "+rule+"\n\t"+format, args...)
+	if e.breaks++; e.breaks == enough {
+		e.Fatalf("%d breaks are enough", enough)
+	}
 }
 
 // must stops the case on an error where the contract allows none.
@@ -132,14 +140,14 @@ func (e *env) register(jobs ...string) store.Millis {
 }
 
 // state surveys one job.
-func (e *env) state(job string) store.JobState {
+func (e *env) state(job string) *store.JobState {
 	e.Helper()
 	v, err := e.s.Survey(e.ctx, space, []string{job})
 	e.must(err)
 	if len(v.Jobs) != 1 || v.Jobs[0].Job != job {
 		e.Fatalf("survey of %q: got %+v", job, v.Jobs)
 	}
-	return v.Jobs[0]
+	return &v.Jobs[0]
 }
 
 // row is an execution to be inserted, with an ID of its own.
@@ -252,3 +260,5 @@ func (e *env) get(id store.ID) store.Execution {
 	e.must(err)
 	return x
 }
+
+func refOf(x store.Execution) store.Ref { return x.Ref() }
