@@ -83,8 +83,8 @@ func TestEmptyRanges(t *testing.T) {
 				t.Errorf("%s: Last from %s: %s", expr, from, last)
 			}
 		}
-		if n := s.Count(time.Unix(-1<<60, 0), time.Unix(1<<60, 0)); n != 5_258_963_520 && n != 5_258_964_959 && n != 0 {
-			t.Logf("%s: %d minutes in the years 1 to 9999", expr, n)
+		if n := s.Count(time.Unix(-1<<60, 0), time.Unix(1<<60, 0)); n != 3_652_059*24*60 { // days of the years 1 to 9999
+			t.Errorf("%s: %d minutes in all of time", expr, n)
 		}
 	}
 }
