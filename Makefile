@@ -41,10 +41,10 @@ fmt: ## Format the code
 	$(TOOL) golangci-lint fmt
 
 .PHONY: lint
-lint: ## Check go.mod, formatting, the import laws and the chosen linters (the first run builds them: some minutes)
-	$(GO) mod tidy -diff
+lint: ## Check formatting, the chosen linters and go.mod (the first run builds the linters: some minutes)
 	$(TOOL) golangci-lint config verify
 	$(TOOL) golangci-lint run
+	$(GO) mod tidy -diff
 
 .PHONY: test
 test: deps ## Run the whole suite under the race detector, in random order
