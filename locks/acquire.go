@@ -317,8 +317,8 @@ func (l *Locker) ask(ctx context.Context, s *slot, w wanted) (*Lease, error) {
 	for try := 1; ; try++ {
 		sent := leaseclock.Now()
 		call, cancel := context.WithTimeout(ctx, min(w.t.request, 2*w.t.request-sent.Since(start)))
-		g, err := l.d.Acquire(call, req)
-		err = l.judge(ctx, call, req, err)
+		g, raw := l.d.Acquire(call, req)
+		err := l.judge(ctx, call, req, raw)
 		cancel()
 		var held *HeldError
 		switch {
@@ -326,15 +326,15 @@ func (l *Locker) ask(ctx context.Context, s *slot, w wanted) (*Lease, error) {
 			return l.accept(s, req, g, sent)
 		case errors.As(err, &held):
 			return nil, held
-		}
-		if !driver.IsNotApplied(err) {
+		case !driver.IsNotApplied(raw):
 			unknown = true
 			l.observe(EventUnknown{Key: s.key, Op: OpAcquire, Err: err})
 		}
 		if !unknown {
 			return nil, err
 		}
-		if try < maxTries && backoff.Wait(ctx, retry.Delay(try-1)) == nil && start.Elapsed() < 2*w.t.request*9/10 {
+		worthwhile := try < maxTries && start.Elapsed() < 2*w.t.request*8/10
+		if worthwhile && backoff.Wait(ctx, retry.Delay(try-1)) == nil {
 			continue
 		}
 		l.mu.Lock()

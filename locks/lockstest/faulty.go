@@ -1,0 +1,312 @@
+package lockstest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/solotick/solotick/locks/driver"
+)
+
+// Method is what a fault applies to.
+type Method int
+
+// The methods of a driver.
+const (
+	Acquire Method = iota
+	Renew          // also RenewBatch, as one call
+	Release
+	Wake
+	Inspect     // also List and ForceRelease
+	methods int = iota
+)
+
+// Kind is the way a request goes wrong.
+type Kind int
+
+// The kinds of fault.
+const (
+	Refuse      Kind = iota + 1 // not sent, and the caller can tell (driver.NotApplied)
+	ErrorBefore                 // not applied, but the caller cannot know
+	ErrorAfter                  // applied, and then an error
+	Delay                       // waits for Fault.Delay, or for ctx to end, before it is sent
+	BlackHole                   // lost on the way there: silence until ctx ends
+	Swallow                     // applied, and the answer lost: silence until ctx ends
+	Deaf                        // silence until Heal, whatever ctx says, as a driver must not do
+)
+
+// ErrInjected is the error of faults, other than those of contexts.
+var ErrInjected = errors.New("lockstest: injected fault")
+
+// Fault is something to go wrong.
+type Fault struct {
+	Kind  Kind
+	Delay time.Duration // of Kind Delay
+	Times int           // how many calls it hits; 0 means until it is disarmed
+}
+
+// Faulty is a driver that fails on command. Faults are armed and healed while it
+// is in use. It is safe for concurrent use.
+type Faulty struct {
+	inner driver.Driver
+
+	mu     sync.Mutex
+	armed  [methods]Fault
+	calls  [methods]int
+	healed chan struct{} // closed by Heal
+}
+
+// NewFaulty returns a Faulty over d, without a fault yet.
+func NewFaulty(d driver.Driver) *Faulty {
+	return &Faulty{inner: d, healed: make(chan struct{})}
+}
+
+// Arm makes calls of m fail from now on, in place of what was armed for m.
+func (f *Faulty) Arm(m Method, fault Fault) {
+	f.mu.Lock()
+	f.armed[m] = fault
+	f.mu.Unlock()
+}
+
+// Cut makes the backend fall silent for every method.
+func (f *Faulty) Cut() {
+	for m := range methods {
+		f.Arm(Method(m), Fault{Kind: BlackHole})
+	}
+}
+
+// Heal disarms every fault and ends the silence of calls under way, with
+// ErrInjected.
+func (f *Faulty) Heal() {
+	f.mu.Lock()
+	f.armed = [methods]Fault{}
+	close(f.healed)
+	f.healed = make(chan struct{})
+	f.mu.Unlock()
+}
+
+// Calls returns how many calls of m were made, failed ones included.
+func (f *Faulty) Calls(m Method) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls[m]
+}
+
+// AllCalls returns how many calls were made.
+func (f *Faulty) AllCalls() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, c := range f.calls {
+		n += c
+	}
+	return n
+}
+
+// Driver returns the failing driver. It has the optional interfaces that the
+// inner driver has.
+func (f *Faulty) Driver() driver.Driver {
+	_, batch := f.inner.(driver.BatchRenewer)
+	_, wake := f.inner.(driver.Waker)
+	_, look := f.inner.(driver.Inspector)
+	core := faultyCore{f}
+	switch {
+	case batch && wake && look:
+		return struct {
+			faultyCore
+			faultyBatch
+			faultyWake
+			faultyLook
+		}{core, faultyBatch{f}, faultyWake{f}, faultyLook{f}}
+	case batch && wake:
+		return struct {
+			faultyCore
+			faultyBatch
+			faultyWake
+		}{core, faultyBatch{f}, faultyWake{f}}
+	case batch && look:
+		return struct {
+			faultyCore
+			faultyBatch
+			faultyLook
+		}{core, faultyBatch{f}, faultyLook{f}}
+	case wake && look:
+		return struct {
+			faultyCore
+			faultyWake
+			faultyLook
+		}{core, faultyWake{f}, faultyLook{f}}
+	case batch:
+		return struct {
+			faultyCore
+			faultyBatch
+		}{core, faultyBatch{f}}
+	case wake:
+		return struct {
+			faultyCore
+			faultyWake
+		}{core, faultyWake{f}}
+	case look:
+		return struct {
+			faultyCore
+			faultyLook
+		}{core, faultyLook{f}}
+	}
+	return core
+}
+
+// call runs do under the fault armed for m.
+func (f *Faulty) call(ctx context.Context, m Method, do func() error) error {
+	f.mu.Lock()
+	f.calls[m]++
+	fault, healed := f.armed[m], f.healed
+	if fault.Times > 0 {
+		if f.armed[m].Times--; f.armed[m].Times == 0 {
+			f.armed[m] = Fault{}
+		}
+	}
+	f.mu.Unlock()
+
+	silence := func() error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-healed:
+			return ErrInjected
+		}
+	}
+	switch fault.Kind {
+	case Refuse:
+		return driver.NotApplied(ErrInjected)
+	case ErrorBefore:
+		return ErrInjected
+	case ErrorAfter:
+		_ = do()
+		return ErrInjected
+	case Delay:
+		t := time.NewTimer(fault.Delay)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-healed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	case BlackHole:
+		return silence()
+	case Swallow:
+		_ = do()
+		return silence()
+	case Deaf:
+		<-healed
+		return ErrInjected
+	}
+	return do()
+}
+
+type faultyCore struct{ f *Faulty }
+
+func (c faultyCore) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
+	err = c.f.call(ctx, Acquire, func() (err error) {
+		g, err = c.f.inner.Acquire(ctx, r)
+		return err
+	})
+	if err != nil {
+		g = driver.Grant{}
+	}
+	return g, err
+}
+
+func (c faultyCore) Renew(ctx context.Context, h driver.Hold) (g driver.Grant, err error) {
+	err = c.f.call(ctx, Renew, func() (err error) {
+		g, err = c.f.inner.Renew(ctx, h)
+		return err
+	})
+	if err != nil {
+		g = driver.Grant{}
+	}
+	return g, err
+}
+
+func (c faultyCore) Release(ctx context.Context, h driver.Hold) (r driver.Released, err error) {
+	err = c.f.call(ctx, Release, func() (err error) {
+		r, err = c.f.inner.Release(ctx, h)
+		return err
+	})
+	if err != nil {
+		r = 0
+	}
+	return r, err
+}
+
+func (c faultyCore) Limits() driver.Limits {
+	if l, ok := c.f.inner.(driver.Limiter); ok {
+		return l.Limits()
+	}
+	return driver.Limits{}
+}
+
+func (c faultyCore) Close() error {
+	if cl, ok := c.f.inner.(io.Closer); ok {
+		return cl.Close()
+	}
+	return nil
+}
+
+type faultyBatch struct{ f *Faulty }
+
+func (c faultyBatch) RenewBatch(ctx context.Context, holds []driver.Hold) (errs []error) {
+	err := c.f.call(ctx, Renew, func() error {
+		errs = c.f.inner.(driver.BatchRenewer).RenewBatch(ctx, holds)
+		return nil
+	})
+	if err != nil {
+		errs = make([]error, len(holds))
+		for i := range errs {
+			errs[i] = err
+		}
+	}
+	return errs
+}
+
+type faultyWake struct{ f *Faulty }
+
+func (c faultyWake) Wake(ctx context.Context, key string) (hint <-chan struct{}, stop func(), err error) {
+	err = c.f.call(ctx, Wake, func() (err error) {
+		hint, stop, err = c.f.inner.(driver.Waker).Wake(ctx, key)
+		return err
+	})
+	if err != nil && stop != nil {
+		stop()
+		hint, stop = nil, nil
+	}
+	return hint, stop, err
+}
+
+type faultyLook struct{ f *Faulty }
+
+func (c faultyLook) Inspect(ctx context.Context, key string) (h driver.Holder, err error) {
+	err = c.f.call(ctx, Inspect, func() (err error) {
+		h, err = c.f.inner.(driver.Inspector).Inspect(ctx, key)
+		return err
+	})
+	return h, err
+}
+
+func (c faultyLook) List(ctx context.Context, prefix string, limit int) (hs []driver.Holder, err error) {
+	err = c.f.call(ctx, Inspect, func() (err error) {
+		hs, err = c.f.inner.(driver.Inspector).List(ctx, prefix, limit)
+		return err
+	})
+	return hs, err
+}
+
+func (c faultyLook) ForceRelease(ctx context.Context, key string) (r driver.Released, err error) {
+	err = c.f.call(ctx, Inspect, func() (err error) {
+		r, err = c.f.inner.(driver.Inspector).ForceRelease(ctx, key)
+		return err
+	})
+	return r, err
+}
