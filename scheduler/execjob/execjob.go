@@ -1,0 +1,220 @@
+package execjob
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/solotick/solotick/scheduler"
+	"github.com/solotick/solotick/store"
+)
+
+// Deps are the things passed in code.
+type Deps struct {
+	// Lease is scheduler.Config.Lease, which bounds the grace. Default 10s.
+	Lease time.Duration
+	// Logger gets a line per command that was stopped. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// run is what the command is told of a *scheduler.Run.
+type run interface {
+	Job() string
+	Tick() time.Time
+	Attempt() int
+	Fence() int64
+	Mode() store.Mode
+	Args() []byte
+	Ref() store.Ref
+	EffectKey(step string) string
+	SetResult(b []byte)
+}
+
+var _ run = (*scheduler.Run)(nil)
+
+// ExitError says how the command ended.
+type ExitError struct {
+	Code   int    // exit code; -1 where a signal ended it
+	Signal string // name of the signal, or empty
+}
+
+func (e *ExitError) Error() string {
+	if e.Signal != "" {
+		return "execjob: the command was ended by signal " + e.Signal
+	}
+	return "execjob: the command ended with exit code " + strconv.Itoa(e.Code)
+}
+
+// ErrorCode is exit:N or signal:NAME, which the scheduler records.
+func (e *ExitError) ErrorCode() string {
+	if e.Signal != "" {
+		return "signal:" + e.Signal
+	}
+	return "exit:" + strconv.Itoa(e.Code)
+}
+
+// New makes the handler. The error is that of Config.Validate.
+func New(cfg Config, deps Deps) (scheduler.Handler, error) {
+	c, err := newCommand(cfg, deps)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, run *scheduler.Run) error { return c.run(ctx, run) }, nil
+}
+
+type command struct {
+	cfg   Config
+	lease time.Duration
+	log   *slog.Logger
+}
+
+func newCommand(cfg Config, deps Deps) (*command, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	c := &command{cfg: cfg.withDefaults(), lease: deps.Lease, log: deps.Logger}
+	if c.lease <= 0 {
+		c.lease = 10 * time.Second
+	}
+	if c.log == nil {
+		c.log = slog.Default()
+	}
+	return c, nil
+}
+
+func (c *command) run(ctx context.Context, r run) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	out := &tail{most: *c.cfg.Output}
+	err := c.execute(ctx, r, out)
+	if b := out.bytes(); len(b) > 0 {
+		r.SetResult(b)
+	}
+	if err == nil {
+		return nil
+	}
+	var exit *ExitError
+	if errors.As(err, &exit) && ctx.Err() == nil && slices.Contains(c.cfg.PermanentCodes, exit.Code) {
+		return scheduler.Permanent(err)
+	}
+	return err
+}
+
+// execute returns after the whole group has gone.
+func (c *command) execute(ctx context.Context, r run, out *tail) error {
+	//nolint:gosec // running the configured command is what this job is for
+	cmd := exec.Command(c.cfg.Command[0], c.cfg.Command[1:]...)
+	cmd.Dir = c.cfg.Dir
+	cmd.Env = c.environment(r)
+	cmd.Stdin = bytes.NewReader(r.Args())
+	cmd.Stdout, cmd.Stderr = out, out
+	// The pipes can be open in a process that left the group; it is not waited for.
+	cmd.WaitDelay = 100 * time.Millisecond
+	ownGroup(cmd)
+
+	started := make(chan *group, 1)
+	ended := make(chan error, 1)
+	go func() {
+		// The kernel sends the parent-death signal when the thread that started the
+		// command ends, so that thread must stay until the command has gone.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if err := cmd.Start(); err != nil {
+			ended <- fmt.Errorf("execjob: the command cannot be started: %w", err)
+			return
+		}
+		g := &group{pid: cmd.Process.Pid}
+		started <- g
+		ended <- exitError(g.wait(cmd))
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case g := <-started:
+		return c.await(ctx, r, g, ended)
+	}
+}
+
+func (c *command) await(ctx context.Context, r run, g *group, ended <-chan error) error {
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	cause := context.Cause(ctx)
+	grace := c.grace(cause)
+	c.log.InfoContext(ctx, "command is being stopped", "job", r.Job(), "pid", g.pid, "cause", cause, "grace", grace)
+	g.terminate()
+	kill := time.NewTimer(grace)
+	defer kill.Stop()
+	select {
+	case err := <-ended:
+		return stopped(cause, err)
+	case <-kill.C:
+	}
+	g.kill()
+	return stopped(cause, <-ended)
+}
+
+// stopped is the error of a command that was sent SIGTERM. Also where it ended with
+// exit code 0, since many programs do so without having finished.
+func stopped(cause, err error) error {
+	if err == nil {
+		return fmt.Errorf("execjob: the command was stopped: %w", cause)
+	}
+	return fmt.Errorf("execjob: the command was stopped: %w (%w)", cause, err)
+}
+
+// grace is short where the lease is what ended: its holder has a fifth of it left
+// before another process can take over.
+func (c *command) grace(cause error) time.Duration {
+	if errors.Is(cause, scheduler.ErrLeaseLost) || errors.Is(cause, scheduler.ErrGateLost) {
+		return min(c.cfg.Grace, c.lease/10)
+	}
+	return c.cfg.Grace
+}
+
+func exitError(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return &ExitError{Code: exit.ExitCode(), Signal: signalName(exit.ProcessState)}
+	}
+	if errors.Is(err, exec.ErrWaitDelay) {
+		return nil // it ended well, and something outside the group still has its output open
+	}
+	return err
+}
+
+func (c *command) environment(r run) []string {
+	var env []string
+	for _, name := range append([]string{"PATH", "HOME", "LANG", "TZ", "TMPDIR"}, c.cfg.PassEnv...) {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	for name, value := range c.cfg.Env {
+		env = append(env, name+"="+value.Reveal())
+	}
+	tick := ""
+	if t := r.Tick(); !t.IsZero() {
+		tick = t.UTC().Format(time.RFC3339Nano)
+	}
+	return append(env,
+		prefix+"KEY="+r.EffectKey("exec"),
+		prefix+"JOB="+r.Job(),
+		prefix+"TICK="+tick,
+		prefix+"ATTEMPT="+strconv.Itoa(r.Attempt()),
+		prefix+"FENCE="+strconv.FormatInt(r.Fence(), 10),
+		prefix+"MODE="+string(r.Mode()),
+		prefix+"NAMESPACE="+r.Ref().Namespace,
+	)
+}
