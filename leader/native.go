@@ -37,21 +37,10 @@ func newNativeSource(d driver.Driver, election string, cfg Config) (*nativeSourc
 }
 
 func (s *nativeSource) campaign(ctx context.Context, answered func()) (win, error) {
-	if o, ok := s.driver.(driver.Observer); ok {
-		rctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
-		_, err := o.Leader(rctx, s.election)
-		cancel()
-		switch {
-		case err == nil:
-			answered()
-		case !errors.Is(err, lockdriver.ErrFree):
-			return win{}, err
-		}
-	}
 	term := driver.Term{Candidate: driver.Candidate{
 		Election: s.election, Token: lockdriver.NewToken(), TTL: s.locks.TTL, Label: s.cfg.Label,
 	}}
-	grant, err := s.driver.Campaign(ctx, term.Candidate)
+	grant, err := s.driver.Campaign(ctx, term.Candidate, answered)
 	if err != nil {
 		s.withdraw(ctx, term)
 		return win{}, err

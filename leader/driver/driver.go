@@ -39,9 +39,14 @@ type Driver interface {
 	// ends. It may have waited for long: the elector calls Keep before it trusts
 	// the term.
 	//
+	// It calls answered whenever the backend has answered it, at least once the
+	// candidacy stands, and never after it has returned; the call returns at once.
+	// A backend that has not answered for a TTL is an error: the elector campaigns
+	// anew.
+	//
 	// A nil error is a term. After any error the elector calls Resign with Number
 	// 0, under a context of its own, so that no candidacy stays behind.
-	Campaign(ctx context.Context, c Candidate) (Grant, error)
+	Campaign(ctx context.Context, c Candidate, answered func()) (Grant, error)
 
 	// Keep confirms that the term still stands and starts its TTL anew. A nil
 	// error means that both are so; ErrNotOurs of package locks/driver means that
