@@ -167,9 +167,10 @@ func fetchNotBefore(e *env) {
 	for {
 		f := e.fetch(long, 10, "mail")
 		if len(f.Runs) > 0 {
-			same(e, rule, "row", one(e, f.Runs).ID, soon.ID)
-			if f.Now < soon.RunAt {
-				e.broken(rule, "fetched at %s, due at %s", f.Now, soon.RunAt)
+			for _, x := range f.Runs {
+				if x.ID != soon.ID || f.Now < soon.RunAt {
+					e.broken(rule, "%s was fetched at %s, due at %s", x.Key, f.Now, x.RunAt)
+				}
 			}
 			break
 		}
