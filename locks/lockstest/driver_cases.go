@@ -1,0 +1,491 @@
+package lockstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/driver"
+)
+
+// driverCases are the promises of package locks/driver.
+var driverCases = []testCase{
+	{name: "driver/one of many wins", run: oneOfManyWins},
+	{name: "driver/a grant is idempotent in its token", run: grantIsIdempotent},
+	{name: "driver/the fence grows with every grant", run: fenceGrows},
+	testCase{name: "driver/the fence grows over a deleted record", run: fenceGrowsOverDeletion}.withDelete(),
+	testCase{name: "driver/fence and grant survive a restart", run: survivesRestart}.withRestart(),
+	{name: "driver/renewal is for the holder only", run: renewalIsForTheHolder},
+	{name: "driver/release is for the holder only", run: releaseIsForTheHolder},
+	{name: "driver/a late release does not free the next holder", run: lateRelease},
+	{name: "driver/the TTL is honoured", run: ttlIsHonoured},
+	{name: "driver/odd TTLs are refused or honoured", run: oddTTLs},
+	{name: "driver/odd keys are keys of their own", run: oddKeys},
+	{name: "driver/an ended context changes nothing and does not block", run: endedContext},
+	{name: "driver/batch renewal answers for each hold", run: batchRenewal},
+	{name: "driver/a release wakes who waits", run: wakes},
+	{name: "driver/inspect, list and force release", run: inspects},
+}
+
+func oneOfManyWins(b *bench) {
+	const n = 8
+	drivers := make([]driver.Driver, n)
+	for i := range drivers {
+		drivers[i] = b.driver()
+	}
+	for round := range 5 {
+		key := b.key(fmt.Sprint("round ", round))
+		reqs := make([]driver.Request, n)
+		errs := make([]error, n)
+		var wg sync.WaitGroup
+		for i, d := range drivers {
+			reqs[i] = b.request(key)
+			wg.Go(func() { _, errs[i] = d.Acquire(b.within(b.patience()), reqs[i]) })
+		}
+		wg.Wait()
+		winner := slices.Index(errs, nil)
+		if winner < 0 {
+			b.Fatalf("nobody was granted a free key: %v", errs)
+		}
+		for i, err := range errs {
+			if i == winner {
+				continue
+			}
+			var held *driver.HeldError
+			if !errors.As(err, &held) {
+				b.Fatalf("driver %d: %v, want a HeldError (driver %d won)", i, err, winner)
+			}
+			if held.Holder.Label != reqs[winner].Label || held.Holder.Remaining < 0 || held.Holder.Remaining > b.h.TTL+b.h.TTL/4 {
+				b.Errorf("holder = %+v, want the winner's label and remaining time", held.Holder)
+			}
+			if held.Holder.Token != (driver.Token{}) && held.Holder.Token != reqs[winner].Token {
+				b.Error("the holder's token is not the winner's")
+			}
+		}
+	}
+}
+
+func grantIsIdempotent(b *bench) {
+	d := b.driver()
+	r := b.request(b.key("k"))
+	first := b.grant(d, r)
+	b.sleep(b.h.TTL * 3 / 5)
+	if again := b.grant(d, r); again.Fence != first.Fence {
+		b.Fatalf("fence went from %d to %d for the same token", first.Fence, again.Fence)
+	}
+	b.sleep(b.h.TTL * 3 / 5)
+	b.refused(b.driver(), b.request(r.Key)) // the TTL began anew
+	b.wantReleased(d, first, driver.ReleasedOK)
+}
+
+func fenceGrows(b *bench) {
+	d := b.driver()
+	key := b.key("k")
+	var last int64
+	next := func(how string, d driver.Driver) driver.Hold {
+		b.Helper()
+		h := b.grant(d, b.request(key))
+		if h.Fence <= last {
+			b.Fatalf("fence went from %d to %d over %s", last, h.Fence, how)
+		}
+		last = h.Fence
+		return h
+	}
+	h := next("nothing", d)
+	b.wantRenewal(d, h, nil)
+	if again := b.grant(d, h.Request); again.Fence != h.Fence {
+		b.Fatalf("renewal raised the fence from %d to %d", h.Fence, again.Fence)
+	}
+	b.wantReleased(d, h, driver.ReleasedOK)
+	next("a release", d)
+	b.sleep(b.h.TTL + b.h.TTL/4)
+	h = next("expiry", d)
+	b.wantReleased(d, h, driver.ReleasedOK)
+	h = next("a new process", b.driver())
+	if i, ok := d.(driver.Inspector); ok {
+		if out, err := i.ForceRelease(b.within(b.patience()), key); err != nil || out != driver.ReleasedOK {
+			b.Fatalf("ForceRelease = %v, %v", out, err)
+		}
+		b.wantRenewal(d, h, driver.ErrNotOurs)
+		h = next("a forced release", d)
+	}
+	b.wantReleased(d, h, driver.ReleasedOK)
+}
+
+func fenceGrowsOverDeletion(b *bench) {
+	d := b.driver()
+	h := b.grant(d, b.request(b.key("k")))
+	for range 3 {
+		b.h.Delete(b, h.Key)
+		b.wantRenewal(d, h, driver.ErrNotOurs)
+		next := b.grant(d, b.request(h.Key))
+		if next.Fence <= h.Fence {
+			b.Fatalf("fence went from %d to %d", h.Fence, next.Fence)
+		}
+		b.wantReleased(d, h, driver.ReleasedOther)
+		h = next
+	}
+}
+
+func survivesRestart(b *bench) {
+	d := b.driver()
+	r := b.request(b.key("k"))
+	r.TTL = max(b.h.TTL, time.Minute)
+	h := b.grant(d, r)
+	b.h.Restart(b)
+	other := b.driver()
+	b.refused(other, b.request(r.Key))
+	b.wantRenewal(other, h, nil)
+	b.wantReleased(other, h, driver.ReleasedOK)
+	if next := b.grant(other, b.request(r.Key)); next.Fence <= h.Fence {
+		b.Fatalf("fence went from %d to %d", h.Fence, next.Fence)
+	}
+}
+
+func renewalIsForTheHolder(b *bench) {
+	d, other := b.driver(), b.driver()
+	h := b.grant(d, b.request(b.key("k")))
+	b.wantRenewal(d, h, nil)
+	b.wantRenewal(d, h, nil) // also twice within one tick of any clock
+	b.wantRenewal(other, h, nil)
+
+	wrongToken, wrongFence, wrongKey := h, h, h
+	wrongToken.Token = driver.NewToken()
+	wrongFence.Fence++
+	wrongKey.Key = b.key("never acquired")
+	for _, wrong := range []driver.Hold{wrongToken, wrongFence, wrongKey} {
+		b.wantRenewal(d, wrong, driver.ErrNotOurs)
+	}
+	for range 3 { // renewal keeps it over more than a TTL
+		b.sleep(b.h.TTL / 2)
+		b.wantRenewal(d, h, nil)
+	}
+	b.refused(other, b.request(h.Key))
+	b.wantReleased(d, h, driver.ReleasedOK)
+	b.wantRenewal(d, h, driver.ErrNotOurs)
+
+	h = b.grant(d, b.request(h.Key))
+	b.sleep(b.h.TTL + b.h.TTL/4)
+	b.wantRenewal(d, h, driver.ErrNotOurs) // expired, and nobody took it
+	next := b.grant(other, b.request(h.Key))
+	b.wantRenewal(d, h, driver.ErrNotOurs) // expired, and taken
+	b.wantReleased(other, next, driver.ReleasedOK)
+}
+
+func releaseIsForTheHolder(b *bench) {
+	d, other := b.driver(), b.driver()
+	h := b.grant(d, b.request(b.key("k")))
+	wrongToken, wrongFence := h, h
+	wrongToken.Token = driver.NewToken()
+	wrongFence.Fence++
+	b.wantReleased(other, wrongToken, driver.ReleasedOther)
+	b.wantReleased(other, wrongFence, driver.ReleasedOther)
+	wrongToken.Fence = 0
+	b.wantReleased(other, wrongToken, driver.ReleasedOther)
+	b.wantRenewal(d, h, nil)
+	b.refused(other, b.request(h.Key))
+
+	b.wantReleased(d, h, driver.ReleasedOK)
+	b.wantReleased(d, h, driver.ReleasedGone)
+	b.wantReleased(d, h, driver.ReleasedGone)
+	never := h
+	never.Key = b.key("never acquired")
+	b.wantReleased(d, never, driver.ReleasedGone)
+
+	h = b.grant(d, b.request(h.Key))
+	h.Fence = 0 // an acquire of unknown outcome
+	b.wantReleased(d, h, driver.ReleasedOK)
+	b.wantReleased(d, h, driver.ReleasedGone)
+}
+
+func lateRelease(b *bench) {
+	d, other := b.driver(), b.driver()
+	late := b.grant(d, b.request(b.key("k")))
+	b.sleep(b.h.TTL + b.h.TTL/4)
+	next := b.grant(other, b.request(late.Key))
+	b.wantReleased(d, late, driver.ReleasedOther)
+	late.Fence = 0
+	b.wantReleased(d, late, driver.ReleasedOther)
+	b.wantRenewal(other, next, nil)
+	b.refused(d, b.request(late.Key))
+	b.wantReleased(other, next, driver.ReleasedOK)
+}
+
+func ttlIsHonoured(b *bench) {
+	d, other := b.driver(), b.driver()
+	r := b.request(b.key("k"))
+	sent := time.Now()
+	b.grant(d, r)
+	for {
+		asked := time.Now()
+		_, err := other.Acquire(b.within(b.patience()), b.request(r.Key))
+		var held *driver.HeldError
+		switch {
+		case err == nil:
+			// The backend began to count after sent, and answered before now; the
+			// holder's margin of at least 2 ms covers a clock that counts coarsely.
+			if since := time.Since(sent); since < b.h.TTL-2*time.Millisecond {
+				b.Fatalf("granted to another %v after the request for a TTL of %v", since, b.h.TTL)
+			}
+			return
+		case !errors.As(err, &held):
+			b.Fatalf("Acquire = %v", err)
+		case asked.Sub(sent) > b.h.TTL*3/2+time.Second:
+			b.Fatalf("still held %v after the request for a TTL of %v", asked.Sub(sent), b.h.TTL)
+		}
+		b.sleep(b.h.TTL / 50)
+	}
+}
+
+func oddTTLs(b *bench) {
+	d := b.driver()
+	type grant struct {
+		driver.Request
+		sent time.Time
+	}
+	var grants []*grant
+	for _, ttl := range []time.Duration{b.h.TTL + b.h.TTL/2, b.h.TTL*2 - time.Millisecond, b.h.TTL + 7*time.Millisecond} {
+		if _, err := locks.New(noClose{d}, locks.Config{TTL: ttl}); err != nil {
+			if !errors.Is(err, locks.ErrInvalid) || !strings.Contains(err.Error(), "ttl") {
+				b.Errorf("TTL %v: refused by %v, want an error that names it", ttl, err)
+			}
+			continue
+		}
+		r := b.request(b.key(ttl.String()))
+		r.TTL = ttl
+		sent := time.Now()
+		g, err := d.Acquire(b.within(b.patience()), r)
+		if err != nil {
+			b.Fatalf("TTL %v: %v", ttl, err)
+		}
+		if g.TTL != 0 {
+			r.TTL = g.TTL // what the holder goes by
+		}
+		grants = append(grants, &grant{Request: r, sent: sent})
+	}
+	for len(grants) > 0 {
+		grants = slices.DeleteFunc(grants, func(g *grant) bool {
+			asked := time.Since(g.sent)
+			_, err := d.Acquire(b.within(b.patience()), b.request(g.Key))
+			switch took := time.Since(g.sent); {
+			case err == nil && took < g.TTL-2*time.Millisecond:
+				b.Errorf("TTL %v: over after %v", g.TTL, took)
+			case err != nil && asked > g.TTL+b.h.TTL/2+time.Second:
+				b.Errorf("TTL %v: not over after %v", g.TTL, asked)
+			case err != nil:
+				return false
+			}
+			return true
+		})
+		b.sleep(b.h.TTL / 40)
+	}
+}
+
+// noClose is a driver as the constructor sees it, without the right to close it.
+type noClose struct{ driver.Driver }
+
+func (n noClose) Limits() driver.Limits {
+	if l, ok := n.Driver.(driver.Limiter); ok {
+		return l.Limits()
+	}
+	return driver.Limits{}
+}
+
+func oddKeys(b *bench) {
+	d, other := b.driver(), b.driver()
+	longest := locks.MaxKeyBytes
+	if n := (noClose{d}).Limits().MaxKeyBytes; n > 0 {
+		longest = n
+	}
+	base := "lockstest:" + b.run + ":"
+	long := base + strings.Repeat("x", longest-len(base)-1)
+	keys := []string{
+		base + "job", base + "Job", base + "JOB", base + " job", base + "job ", base + "job  ",
+		base + "jób", base + "jo\u0301b", base + "作业", base + "Ünïcode-\U0001f512", base + "ß", base + "ss", base + "ſ",
+		base + "a:b", base + "a::b", base + "a/b", base + "a//b", base + "{a}", base + "a}b", base + "{", base + "*", base + "?", base + "[a]",
+		base + "%", base + "_", base + "a%b", base + "a_b", base + "'; DROP TABLE x; --", base + `"quoted"`, base + "`tick`", base + `back\slash`,
+		base + "..", base + "/", base + ".", base + "$1", base + "@p1", base + "\u00a0", base + "\u200b",
+		long + "1", long + "2",
+	}
+	held := make([]driver.Hold, len(keys))
+	for i, key := range keys {
+		held[i] = b.grant(d, b.request(key))
+	}
+	for _, key := range keys {
+		b.refused(other, b.request(key))
+	}
+	for i, h := range held { // each by itself
+		b.wantReleased(d, h, driver.ReleasedOK)
+		if i+1 < len(held) {
+			b.wantRenewal(d, held[i+1], nil)
+		}
+	}
+}
+
+func endedContext(b *bench) {
+	d := b.driver()
+	h := b.grant(d, b.request(b.key("held")))
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	start := time.Now()
+	if _, err := d.Acquire(ended, b.request(b.key("free"))); err == nil {
+		b.Error("Acquire with an ended context was granted")
+	}
+	if _, err := d.Renew(ended, h); err == nil || errors.Is(err, driver.ErrNotOurs) {
+		b.Errorf("Renew with an ended context = %v", err)
+	}
+	if _, err := d.Release(ended, h); err == nil {
+		b.Error("Release with an ended context succeeded")
+	}
+	if took := time.Since(start); took > time.Second {
+		b.Errorf("three calls with an ended context took %v", took)
+	}
+	b.wantRenewal(d, h, nil)
+	b.grant(b.driver(), b.request(b.key("free")))
+}
+
+func batchRenewal(b *bench) {
+	d := b.driver()
+	batch, ok := d.(driver.BatchRenewer)
+	if !ok {
+		b.Skip("the driver renews one at a time")
+	}
+	const n = 50
+	holds := make([]driver.Hold, n)
+	want := make([]error, n)
+	for i := range holds {
+		holds[i] = b.grant(d, b.request(b.key(fmt.Sprint(i))))
+		switch i % 5 {
+		case 1: // given back
+			b.wantReleased(d, holds[i], driver.ReleasedOK)
+			want[i] = driver.ErrNotOurs
+		case 2: // another grant of the same key
+			b.wantReleased(d, holds[i], driver.ReleasedOK)
+			b.grant(d, b.request(holds[i].Key))
+			want[i] = driver.ErrNotOurs
+		case 3: // a fence that never was
+			holds[i].Fence += 1000
+			want[i] = driver.ErrNotOurs
+		}
+	}
+	for round := range 3 {
+		errs := batch.RenewBatch(b.within(b.patience()), holds)
+		if len(errs) != n {
+			b.Fatalf("%d answers for %d holds", len(errs), n)
+		}
+		for i, err := range errs {
+			if !errors.Is(err, want[i]) {
+				b.Errorf("round %d, hold %d: %v, want %v", round, i, err, want[i])
+			}
+		}
+		b.sleep(b.h.TTL / 2)
+	}
+	other := b.driver()
+	for i, h := range holds {
+		if want[i] == nil {
+			b.refused(other, b.request(h.Key))
+		}
+	}
+	if errs := batch.RenewBatch(b.within(b.patience()), nil); len(errs) != 0 {
+		b.Errorf("an empty batch gave %d answers", len(errs))
+	}
+}
+
+func wakes(b *bench) {
+	d, other := b.driver(), b.driver()
+	w, ok := other.(driver.Waker)
+	if !ok {
+		b.Skip("the driver does not push")
+	}
+	h := b.grant(d, b.request(b.key("k")))
+	subscribing, subscribed := context.WithCancel(context.Background())
+	hint, stop, err := w.Wake(subscribing, h.Key)
+	if err != nil {
+		b.Fatal(err)
+	}
+	subscribed() // it bounds no more than the subscribing
+	defer stop()
+	second, stopSecond, err := w.Wake(context.Background(), h.Key)
+	if err != nil {
+		b.Fatal(err)
+	}
+	stopSecond()
+	stopSecond() // twice does no harm
+	b.wantReleased(d, h, driver.ReleasedOK)
+	select {
+	case <-hint:
+	case <-b.within(b.patience()).Done():
+		b.Fatal("no hint after a release")
+	}
+	select {
+	case _, open := <-second:
+		if !open {
+			b.Error("the hint channel was closed")
+		}
+	default:
+	}
+}
+
+func inspects(b *bench) {
+	d, other := b.driver(), b.driver()
+	i, ok := other.(driver.Inspector)
+	if !ok {
+		b.Skip("the driver cannot inspect")
+	}
+	ctx := b.within(b.patience())
+	if _, err := i.Inspect(ctx, b.key("free")); !errors.Is(err, driver.ErrFree) {
+		b.Errorf("Inspect of a free key = %v", err)
+	}
+	var holds []driver.Hold
+	for _, name := range []string{"c", "a", "b", "B", "a%", "a_"} {
+		holds = append(holds, b.grant(d, b.request(b.key(name))))
+	}
+	// Some are over, and must not be shown.
+	over := b.grant(d, b.request(b.key("over")))
+	b.wantReleased(d, over, driver.ReleasedOK)
+
+	got, err := i.Inspect(ctx, holds[0].Key)
+	if err != nil || got.Key != holds[0].Key || got.Label != holds[0].Label || got.Fence != holds[0].Fence || got.Remaining > b.h.TTL+b.h.TTL/4 {
+		b.Errorf("Inspect = %+v, %v; want %+v", got, err, holds[0])
+	}
+	list := func(prefix string, limit int) (keys []string) {
+		hs, err := i.List(ctx, prefix, limit)
+		if err != nil {
+			b.Fatalf("List: %v", err)
+		}
+		for _, h := range hs {
+			keys = append(keys, strings.TrimPrefix(h.Key, b.prefix()))
+		}
+		return keys
+	}
+	prefix := b.prefix()
+	wantList := func(prefix string, limit int, want ...string) {
+		b.Helper()
+		if got := list(prefix, limit); !slices.Equal(got, want) {
+			b.Errorf("List(%q, %d) = %q, want %q", prefix, limit, got, want)
+		}
+	}
+	wantList(prefix, 100, "B", "a", "a%25", "a_", "b", "c")
+	wantList(prefix, 2, "B", "a")
+	wantList(prefix+"a", 100, "a", "a%25", "a_")
+	wantList(prefix+"a_", 100, "a_")
+	wantList(prefix+"z", 100)
+
+	if out, err := i.ForceRelease(ctx, holds[0].Key); err != nil || out != driver.ReleasedOK {
+		b.Errorf("ForceRelease = %v, %v", out, err)
+	}
+	if out, err := i.ForceRelease(ctx, holds[0].Key); err != nil || out != driver.ReleasedGone {
+		b.Errorf("second ForceRelease = %v, %v", out, err)
+	}
+	b.wantRenewal(d, holds[0], driver.ErrNotOurs)
+	b.wantReleased(d, holds[0], driver.ReleasedGone)
+	if next := b.grant(other, b.request(holds[0].Key)); next.Fence <= holds[0].Fence {
+		b.Errorf("fence went from %d to %d over a forced release", holds[0].Fence, next.Fence)
+	}
+	b.wantRenewal(d, holds[1], nil) // the others are as they were
+}

@@ -1,0 +1,242 @@
+package lockstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/solotick/solotick/locks"
+)
+
+// faultCases are what the portable lock does when requests to this backend fail.
+var faultCases = []testCase{
+	{name: "fault/an acquire of unknown outcome is settled", run: unknownAcquire},
+	{name: "fault/an acquire that stays unknown leaves nothing", run: acquireStaysUnknown},
+	{name: "fault/one failed renewal ends nothing", run: failedRenewal},
+	{name: "fault/a release of unknown outcome is settled", run: unknownRelease},
+	{name: "fault/a release that stays unknown is repeated", run: releaseStaysUnknown},
+	{name: "fault/a cut-off holder is told before another is let in", run: cutOffHolder},
+	{name: "fault/a cut-off caller hears unavailable, within a bound", run: cutOffCaller},
+	{name: "fault/a paused holder's writes are refused", run: pausedHolder},
+	{name: "fault/release after expiry takes one request", run: releaseAfterExpiry},
+}
+
+// once is each way in which one request can fail.
+var once = []Fault{
+	{Kind: Refuse, Times: 1},
+	{Kind: ErrorBefore, Times: 1},
+	{Kind: ErrorAfter, Times: 1},
+	{Kind: BlackHole, Times: 1},
+	{Kind: Swallow, Times: 1},
+}
+
+func unknownAcquire(b *bench) {
+	p, other := b.process(), b.process()
+	for _, fault := range once {
+		if fault.Kind == Refuse {
+			continue // known, and not settled by a repeat
+		}
+		key := b.key("k")
+		p.Arm(Acquire, fault)
+		lease := b.try(p, key)
+		if left := time.Until(lease.ValidUntil()); left < b.h.TTL/2 {
+			b.Errorf("kind %d: %v left right after the grant", fault.Kind, left)
+		}
+		_, err := other.TryAcquire(b.within(b.patience()), key)
+		b.wantHeld(err)
+		b.release(lease)
+		b.release(b.try(other, key))
+	}
+}
+
+func acquireStaysUnknown(b *bench) {
+	// A TTL long enough that only the reaper can free the key in time.
+	p, other := b.processWith(locks.Config{TTL: max(b.h.TTL, 5*time.Minute), RequestTimeout: b.h.TTL / 2}), b.process()
+	for _, kind := range []Kind{ErrorBefore, ErrorAfter, BlackHole, Swallow} {
+		key := b.key("k")
+		p.Arm(Acquire, Fault{Kind: kind})
+		_, err := p.TryAcquire(b.within(b.patience()), key)
+		if !errors.Is(err, locks.ErrUnavailable) || errors.Is(err, locks.ErrHeld) {
+			b.Fatalf("kind %d: TryAcquire = %v", kind, err)
+		}
+		p.Heal()
+		b.release(b.acquire(other, key))
+		b.release(b.try(p, key))
+	}
+}
+
+func failedRenewal(b *bench) {
+	other := b.process()
+	leases := make([]*locks.Lease, len(once))
+	for i, fault := range once {
+		p := b.process()
+		leases[i] = b.try(p, b.key(fmt.Sprint(i)))
+		p.Arm(Renew, fault)
+	}
+	for end := time.Now().Add(5 * b.h.TTL); time.Now().Before(end); b.sleep(b.h.TTL / 5) {
+		for _, lease := range leases {
+			_, err := other.TryAcquire(b.within(b.patience()), lease.Key())
+			b.wantHeld(err)
+		}
+	}
+	for i, lease := range leases {
+		if err := lease.Err(); err != nil {
+			b.Errorf("kind %d: lost after one failed renewal: %v", once[i].Kind, err)
+			continue
+		}
+		b.release(lease)
+	}
+}
+
+func unknownRelease(b *bench) {
+	p, other := b.process(), b.process()
+	for _, fault := range once {
+		lease := b.try(p, b.key("k"))
+		p.Arm(Release, fault)
+		b.release(lease)
+		b.release(b.try(other, lease.Key()))
+	}
+}
+
+func releaseStaysUnknown(b *bench) {
+	cfg := locks.Config{TTL: max(b.h.TTL, 5*time.Minute), RequestTimeout: b.h.TTL / 2, ReleaseTimeout: b.h.TTL / 2}
+	p, other := b.processWith(cfg), b.process()
+	for _, kind := range []Kind{Refuse, ErrorBefore, ErrorAfter, BlackHole, Swallow} {
+		lease := b.try(p, b.key("k"))
+		p.Arm(Release, Fault{Kind: kind})
+		start := time.Now()
+		err := lease.Release(context.Background())
+		if !errors.Is(err, locks.ErrUnavailable) || errors.Is(err, locks.ErrLost) {
+			b.Fatalf("kind %d: Release = %v", kind, err)
+		}
+		if took := time.Since(start); took > cfg.ReleaseTimeout+time.Second {
+			b.Errorf("kind %d: Release took %v", kind, took)
+		}
+		p.Heal()
+		b.release(b.acquire(other, lease.Key()))
+	}
+}
+
+func cutOffHolder(b *bench) {
+	other := b.process()
+	for _, kind := range []Kind{BlackHole, Deaf, Refuse, ErrorBefore} {
+		// A margin for a test machine that is busy with other things.
+		p := b.processWith(locks.Config{Margin: b.h.TTL / 5, RenewInterval: b.h.TTL / 4})
+		lease := b.try(p, b.key("k"))
+		work, cancel := lease.Context(context.Background())
+		p.Arm(Renew, Fault{Kind: kind})
+		// The other looks as often as it can: whenever it gets the key, the
+		// holder must have been told before.
+		for {
+			next, err := other.TryAcquire(b.within(b.patience()), lease.Key())
+			if err == nil {
+				if work.Err() == nil || lease.Valid() {
+					b.Fatalf("kind %d: two holders", kind)
+				}
+				b.release(next)
+				break
+			}
+			b.wantHeld(err)
+			b.sleep(b.h.TTL / 200)
+		}
+		b.wantLost(lease, time.Second, locks.ReasonUnavailable)
+		if cause := context.Cause(work); !errors.Is(cause, locks.ErrLost) {
+			b.Errorf("kind %d: cause = %v", kind, cause)
+		}
+		cancel()
+		p.Heal()
+		b.release(b.try(p, lease.Key())) // the same object gets it again
+	}
+}
+
+func cutOffCaller(b *bench) {
+	p, other := b.process(), b.process()
+	lease := b.try(p, b.key("mine"))
+	theirs := b.try(other, b.key("theirs"))
+	p.Cut()
+	for _, key := range []string{theirs.Key(), b.key("free")} {
+		start := time.Now()
+		_, err := p.TryAcquire(context.Background(), key)
+		if !errors.Is(err, locks.ErrUnavailable) || errors.Is(err, locks.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
+			b.Errorf("TryAcquire = %v, want unavailable and nothing else", err)
+		}
+		if took, bound := time.Since(start), 2*p.Config().RequestTimeout+time.Second; took > bound {
+			b.Errorf("TryAcquire took %v, want at most %v", took, bound)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), b.h.TTL/20)
+		start = time.Now()
+		if _, err := p.Acquire(ctx, key); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, locks.ErrUnavailable) {
+			b.Errorf("Acquire with a deadline = %v", err)
+		}
+		cancel()
+		if took := time.Since(start); took > b.h.TTL/20+time.Second {
+			b.Errorf("Acquire took %v after its context's %v", took, b.h.TTL/20)
+		}
+	}
+	start := time.Now()
+	if err := lease.Release(context.Background()); err == nil {
+		b.Error("Release of a silent backend went well")
+	}
+	if took := time.Since(start); took > p.Config().ReleaseTimeout+time.Second {
+		b.Errorf("Release took %v", took)
+	}
+	if _, err := p.List(context.Background(), "", 1); !errors.Is(err, locks.ErrUnavailable) && !errors.Is(err, locks.ErrUnsupported) {
+		b.Errorf("List = %v", err)
+	}
+	p.Heal()
+	b.release(b.acquire(p, lease.Key()))
+	_, err := p.TryAcquire(context.Background(), theirs.Key())
+	b.wantHeld(err)
+	b.release(theirs)
+}
+
+func pausedHolder(b *bench) {
+	p, other := b.process(), b.process()
+	var high int64
+	write := func(fence int64) bool {
+		ok := fence >= high
+		high = max(high, fence)
+		return ok
+	}
+	stale := b.try(p, b.key("k"))
+	if !write(stale.Fence()) {
+		b.Fatal("the holder's write was refused")
+	}
+	p.Arm(Renew, Fault{Kind: Deaf}) // as if all of it stood still
+	fresh := b.acquire(other, stale.Key())
+	if !write(fresh.Fence()) {
+		b.Error("the new holder's write was refused")
+	}
+	p.Heal()
+	if write(stale.Fence()) {
+		b.Errorf("the stale holder's write passed: fence %d after %d", stale.Fence(), fresh.Fence())
+	}
+	if stale.Token() == fresh.Token() {
+		b.Error("the stale handle shows the new token")
+	}
+	b.release(fresh)
+}
+
+func releaseAfterExpiry(b *bench) {
+	p, other := b.process(), b.process()
+	lease := b.try(p, b.key("k"))
+	p.Arm(Renew, Fault{Kind: Refuse})
+	next := b.acquire(other, lease.Key())
+	p.Heal()
+	before := p.Calls(Release)
+	var re *locks.ReleaseError
+	if err := lease.Release(context.Background()); !errors.As(err, &re) || re.Outcome != locks.ReleasedOther || !errors.Is(err, locks.ErrLost) {
+		b.Errorf("Release = %v, want that another holds it", err)
+	}
+	if n := p.Calls(Release) - before; n != 1 {
+		b.Errorf("%d release requests, want 1", n)
+	}
+	third := b.process()
+	_, err := third.TryAcquire(b.within(b.patience()), lease.Key())
+	b.wantHeld(err)
+	if !next.Valid() {
+		b.Errorf("the next holder was disturbed: %v", next.Err())
+	}
+	b.release(next)
+}

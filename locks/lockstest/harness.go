@@ -1,0 +1,264 @@
+package lockstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/driver"
+)
+
+// Harness is what a backend provides to be tested.
+type Harness struct {
+	// New opens a driver as a new process would, onto the backend that all
+	// drivers of this Harness share. If it is an io.Closer, the suite closes it.
+	// Required.
+	New func(t testing.TB) driver.Driver
+	// Delete ends the grant of key behind its holder's back, as an operator at
+	// the backend's own console would. Where it is nil, the cases that need it are
+	// skipped.
+	Delete func(t testing.TB, key string)
+	// Restart stops the backend and starts it again; it returns when requests are
+	// answered. Where it is nil, the cases that need it are skipped.
+	Restart func(t testing.TB)
+	// TTL is a short TTL that the backend honours, long enough that a busy test
+	// machine renews in time. Default 1s.
+	TTL time.Duration
+	// Virtual runs every case in a testing/synctest bubble. Only a backend in
+	// memory can.
+	Virtual bool
+}
+
+// Run runs every case as a subtest. Keys are new for each case, so cases can
+// share a backend; they run one after the other.
+func Run(t *testing.T, h Harness) {
+	t.Helper()
+	if h.New == nil {
+		t.Fatal("lockstest: Harness.New is nil")
+	}
+	if h.TTL == 0 {
+		h.TTL = time.Second
+	}
+	for _, c := range slices.Concat(driverCases, lockerCases, faultCases) {
+		t.Run(c.name, func(t *testing.T) {
+			switch {
+			case c.needs.deletion && h.Delete == nil:
+				t.Skip("the harness cannot delete a record")
+			case c.needs.restart && h.Restart == nil:
+				t.Skip("the harness cannot restart the backend")
+			}
+			if h.Virtual {
+				synctest.Test(t, func(t *testing.T) { c.run(newBench(t, h)) })
+				return
+			}
+			before := runtime.NumGoroutine()
+			t.Run("case", func(t *testing.T) { c.run(newBench(t, h)) }) // its clean-up ends inside
+			wantGoroutines(t, before)
+		})
+	}
+}
+
+type testCase struct {
+	name  string
+	run   func(*bench)
+	needs struct{ deletion, restart bool }
+}
+
+func (c testCase) withDelete() testCase  { c.needs.deletion = true; return c }
+func (c testCase) withRestart() testCase { c.needs.restart = true; return c }
+
+// wantGoroutines fails the test if goroutines outlive their case. Clients may
+// need a moment to end theirs.
+func wantGoroutines(t *testing.T, before int) {
+	t.Helper()
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		n := runtime.NumGoroutine()
+		if n <= before {
+			return
+		}
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<16)
+			t.Errorf("%d goroutines before the case, %d after:\n%s", before, n, buf[:runtime.Stack(buf, true)])
+			return
+		}
+		tick := time.NewTimer(10 * time.Millisecond)
+		<-tick.C
+	}
+}
+
+// bench is the place a case works at.
+type bench struct {
+	testing.TB
+	h   Harness
+	run string // makes this case's keys its own
+	n   int
+}
+
+func newBench(t testing.TB, h Harness) *bench {
+	return &bench{TB: t, h: h, run: driver.NewToken().String()[:12]}
+}
+
+func (b *bench) key(name string) string { return locks.Key("lockstest", b.run, name) }
+
+// prefix is what this case's keys begin with.
+func (b *bench) prefix() string { return locks.Key("lockstest", b.run) + ":" }
+
+// driver opens a driver that is closed with the case.
+func (b *bench) driver() driver.Driver {
+	b.Helper()
+	d := b.h.New(b)
+	b.Cleanup(func() { closeDriver(b, d) })
+	return d
+}
+
+func closeDriver(t testing.TB, d driver.Driver) {
+	if c, ok := d.(interface{ Close() error }); ok {
+		if err := c.Close(); err != nil {
+			t.Errorf("close driver: %v", err)
+		}
+	}
+}
+
+// process is one locker with a backend that can be made to fail.
+type process struct {
+	*locks.Locker
+	*Faulty
+}
+
+func (b *bench) process() process { return b.processWith(locks.Config{}) }
+
+func (b *bench) processWith(cfg locks.Config) process {
+	b.Helper()
+	if cfg.TTL == 0 {
+		cfg.TTL = b.h.TTL
+	}
+	if cfg.Label == "" {
+		b.n++
+		cfg.Label = fmt.Sprintf("process-%d", b.n)
+	}
+	f := NewFaulty(b.h.New(b))
+	l, err := locks.New(f.Driver(), cfg)
+	if err != nil {
+		b.Fatalf("locks.New: %v", err)
+	}
+	b.Cleanup(func() {
+		f.Heal()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
+			b.Errorf("Close: %v", err)
+		}
+	})
+	return process{l, f}
+}
+
+// within is a context that ends after d.
+func (b *bench) within(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	b.Cleanup(cancel)
+	return ctx
+}
+
+// patience is long enough for anything that should happen at all.
+func (b *bench) patience() time.Duration { return 10*b.h.TTL + 10*time.Second }
+
+func (b *bench) try(p process, key string, opts ...locks.Option) *locks.Lease {
+	b.Helper()
+	lease, err := p.TryAcquire(b.within(b.patience()), key, opts...)
+	if err != nil {
+		b.Fatalf("TryAcquire: %v", err)
+	}
+	return lease
+}
+
+func (b *bench) acquire(p process, key string) *locks.Lease {
+	b.Helper()
+	lease, err := p.Acquire(b.within(b.patience()), key)
+	if err != nil {
+		b.Fatalf("Acquire: %v", err)
+	}
+	return lease
+}
+
+func (b *bench) release(lease *locks.Lease) {
+	b.Helper()
+	if err := lease.Release(context.Background()); err != nil {
+		b.Fatalf("Release: %v", err)
+	}
+}
+
+func (b *bench) wantHeld(err error) {
+	b.Helper()
+	if !errors.Is(err, locks.ErrHeld) || errors.Is(err, locks.ErrUnavailable) {
+		b.Fatalf("error = %v, want held", err)
+	}
+}
+
+func (b *bench) wantLost(lease *locks.Lease, within time.Duration, reason locks.Reason) {
+	b.Helper()
+	select {
+	case <-lease.Done():
+	case <-b.within(within).Done():
+		b.Fatalf("the holder was not told within %v", within)
+	}
+	var lost *locks.LostError
+	if err := lease.Err(); !errors.As(err, &lost) || lost.Reason != reason {
+		b.Fatalf("Err = %v, want reason %q", err, reason)
+	}
+}
+
+// sleep lets time pass, which is what some cases are about.
+func (b *bench) sleep(d time.Duration) {
+	<-b.within(d).Done()
+}
+
+// request is an acquire for a driver.
+func (b *bench) request(key string) driver.Request {
+	return driver.Request{Key: key, Token: driver.NewToken(), TTL: b.h.TTL, Label: "label of " + b.run}
+}
+
+// grant asks a driver and insists.
+func (b *bench) grant(d driver.Driver, r driver.Request) driver.Hold {
+	b.Helper()
+	g, err := d.Acquire(b.within(b.patience()), r)
+	if err != nil {
+		b.Fatalf("driver Acquire of %q: %v", r.Key, err)
+	}
+	if g.Fence < 1 {
+		b.Fatalf("fence = %d, want at least 1", g.Fence)
+	}
+	return driver.Hold{Request: r, Fence: g.Fence}
+}
+
+// refused asks a driver and wants to hear who holds the key.
+func (b *bench) refused(d driver.Driver, r driver.Request) *driver.HeldError {
+	b.Helper()
+	_, err := d.Acquire(b.within(b.patience()), r)
+	var held *driver.HeldError
+	if !errors.As(err, &held) {
+		b.Fatalf("driver Acquire of %q = %v, want a HeldError", r.Key, err)
+	}
+	return held
+}
+
+func (b *bench) wantReleased(d driver.Driver, h driver.Hold, want driver.Released) {
+	b.Helper()
+	got, err := d.Release(b.within(b.patience()), h)
+	if err != nil || got != want {
+		b.Fatalf("driver Release = %v, %v; want %v", got, err, want)
+	}
+}
+
+func (b *bench) wantRenewal(d driver.Driver, h driver.Hold, want error) {
+	b.Helper()
+	if _, err := d.Renew(b.within(b.patience()), h); !errors.Is(err, want) || want == nil && err != nil {
+		b.Fatalf("driver Renew = %v, want %v", err, want)
+	}
+}
