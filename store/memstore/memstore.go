@@ -62,7 +62,7 @@ type job struct {
 
 type row struct {
 	store.Execution
-	first store.Millis // start of the first attempt
+	first store.Millis // since when the run has been in progress without a pause
 }
 
 // begin opens a transaction on the namespace; the caller ends it by unlocking.
@@ -163,8 +163,10 @@ func (sp *space) start(r *row, h hand, now store.Millis) {
 	j := sp.job(r.Key.Job)
 	j.state.Fence++
 	if r.first == 0 {
-		r.first = now
 		j.live = append(j.live, r)
+	}
+	if r.State != store.StateRunning {
+		r.first = now // a takeover goes on with the stretch
 	}
 	if !r.Active.IsZero() {
 		sp.active[r.Active] = r
