@@ -1,0 +1,337 @@
+package gormstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/solotick/solotick/internal/sqldialect"
+	"github.com/solotick/solotick/store"
+)
+
+// hand is who rows are given to.
+type hand struct {
+	owner store.Owner
+	label string
+	lease time.Duration
+}
+
+func (h hand) check() error {
+	if h.owner == (store.Owner{}) {
+		return errors.New("Owner is empty: draw one with store.NewOwner")
+	}
+	if h.lease < time.Millisecond {
+		return fmt.Errorf("Lease is %v: give at least a millisecond", h.lease)
+	}
+	return nil
+}
+
+// Claim implements [store.Store]: one transaction of 4 statements, whatever the
+// number of runs. It locks the jobs, inserts the rows, reads back what there is
+// under each key, and raises the fences. Runs whose active key is held cost one
+// more, all together; so do a dedup hash, a lock key, and a repeat.
+func (s *Store) Claim(ctx context.Context, r store.ClaimRequest) (store.Claimed, error) {
+	ctx, cancel := bound(ctx)
+	defer cancel()
+	h := hand{r.Owner, r.OwnerLabel, r.Lease}
+	if err := h.check(); err != nil {
+		return store.Claimed{}, s.fail("claim", err)
+	}
+	if len(r.Runs) == 0 {
+		now, err := s.Now(ctx)
+		return store.Claimed{Now: now}, err
+	}
+	news := make([]store.NewExecution, len(r.Runs))
+	for i := range r.Runs {
+		news[i] = r.Runs[i].NewExecution
+	}
+	if err := checkNew(news); err != nil {
+		return store.Claimed{}, s.fail("claim", err)
+	}
+	var out store.Claimed
+	err := s.conn.Tx(ctx, func(tx sqldialect.Conn) error {
+		c := claim{s: s, tx: tx, ns: r.Namespace, hand: h, runs: r.Runs, news: news, plans: make([]plan, len(news))}
+		var err error
+		out, err = c.run(ctx)
+		return err
+	})
+	if err != nil {
+		return store.Claimed{}, s.fail("claim", err)
+	}
+	return out, nil
+}
+
+// claim is one try of a Claim.
+type claim struct {
+	s    *Store
+	tx   sqldialect.Conn
+	ns   string
+	hand hand
+	runs []store.ClaimRun
+	news []store.NewExecution // the runs', with an ID each
+
+	now   store.Millis
+	jobs  map[string]*claimJob
+	plans []plan
+}
+
+// claimJob is what a claim needs of a job's state, and the fences it draws.
+type claimJob struct {
+	store.JobState
+	specHash string
+	top      int64 // highest fence given out
+	used     int64 // highest fence of a row that was inserted
+}
+
+// plan is what is to become of a run if its key has no record.
+type plan struct {
+	hash   store.Hash
+	fresh  fresh // the row to insert; none when outcome is set
+	answer store.ClaimedRun
+}
+
+func (c *claim) run(ctx context.Context) (store.Claimed, error) {
+	if err := c.lockJobs(ctx); err != nil {
+		return store.Claimed{}, err
+	}
+	if err := c.plan(ctx); err != nil {
+		return store.Claimed{}, err
+	}
+	if err := c.drawLocks(ctx); err != nil {
+		return store.Claimed{}, err
+	}
+	rows := make([]fresh, 0, len(c.plans))
+	hashes := make([]store.Hash, len(c.plans))
+	for i := range c.plans {
+		hashes[i] = c.plans[i].hash
+		if c.plans[i].answer.Outcome == 0 {
+			rows = append(rows, c.plans[i].fresh)
+		}
+	}
+	if err := c.s.insert(ctx, c.tx, rows); err != nil {
+		return store.Claimed{}, err
+	}
+	found, err := byHash(ctx, c.tx, c.s.t, c.ns, hashes)
+	if err != nil {
+		return store.Claimed{}, err
+	}
+	if err := c.judge(ctx, found); err != nil {
+		return store.Claimed{}, err
+	}
+	if err := c.raiseFences(ctx); err != nil {
+		return store.Claimed{}, err
+	}
+	out := store.Claimed{Now: c.now, Runs: make([]store.ClaimedRun, len(c.plans))}
+	for i := range c.plans {
+		out.Runs[i] = c.plans[i].answer
+	}
+	return out, nil
+}
+
+// lockJobs locks the jobs' rows in key order, so that claims of the same jobs
+// cannot deadlock, and reads what decides about the runs.
+func (c *claim) lockJobs(ctx context.Context) error {
+	c.jobs = map[string]*claimJob{}
+	for i := range c.news {
+		c.jobs[c.news[i].Key.Job] = nil
+	}
+	args := []any{c.ns}
+	for name := range c.jobs {
+		args = append(args, name)
+	}
+	slices.SortFunc(args[1:], func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
+	query := "SELECT job, settled_ms, pruned_ms, fence, paused_ms, paused_until_ms, spec_hash, " + c.tx.NowMillis +
+		" FROM " + c.s.t.jobs + " WHERE ns = ? AND job IN " + c.tx.List(len(c.jobs)) + " ORDER BY job" + c.tx.LockRows
+	err := c.tx.Query(ctx, query, args, func(from sqldialect.Rows) error {
+		j := &claimJob{}
+		if err := from.Scan(&j.Job, &j.Settled, &j.Pruned, &j.Fence, &j.Paused, &j.PausedUntil, &j.specHash, &c.now); err != nil {
+			return err
+		}
+		j.top = j.Fence
+		c.jobs[j.Job] = j
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for name, j := range c.jobs {
+		if j == nil {
+			return fmt.Errorf("job %q is not registered: call Register first: %w", name, store.ErrNotFound)
+		}
+	}
+	return nil
+}
+
+// plan decides each run by the state of its job.
+func (c *claim) plan(ctx context.Context) error {
+	blocked, err := byDedup(ctx, c.tx, c.s.t, c.ns, dedups(c.news))
+	if err != nil {
+		return err
+	}
+	for i := range c.runs {
+		n, p, j := &c.news[i], &c.plans[i], c.jobs[c.news[i].Key.Job]
+		p.hash = n.Key.Hash()
+		late := n.Key.Class == store.ClassCron && n.Key.Tick <= max(j.Settled, j.Pruned)
+		switch {
+		case n.Key.Tick > c.now.Add(store.EarlyTolerance):
+			p.answer = store.ClaimedRun{Outcome: store.OutcomeEarly, Wait: n.Key.Tick.Sub(c.now)}
+		case n.SpecHash != "" && n.SpecHash != j.specHash:
+			p.answer = store.ClaimedRun{Outcome: store.OutcomeSuperseded}
+		case late:
+			p.answer = store.ClaimedRun{Outcome: store.OutcomeDuplicate}
+		case n.Key.Class == store.ClassCron && j.PausedAt(n.Key.Tick):
+			p.fresh = newRow(c.ns, n, store.StateSkipped, store.ReasonPaused, c.now)
+		case c.runs[i].Skip != store.ReasonNone:
+			p.fresh = newRow(c.ns, n, store.StateSkipped, c.runs[i].Skip, c.now)
+		default:
+			if r, ok := blocked[n.Dedup]; ok {
+				p.answer = store.ClaimedRun{Outcome: store.OutcomeDuplicate, Execution: r.Execution}
+				continue
+			}
+			p.fresh = c.started(n, j)
+		}
+	}
+	return nil
+}
+
+// started is the row of a run that begins now.
+func (c *claim) started(n *store.NewExecution, j *claimJob) fresh {
+	f := newRow(c.ns, n, store.StateRunning, store.ReasonNone, c.now)
+	f.hold = true
+	f.Attempt, f.Owner, f.OwnerLabel = 1, c.hand.owner, c.hand.label
+	f.LeaseUntil = c.now.Add(c.hand.lease)
+	f.first, f.Started, f.Finished = c.now, c.now, 0
+	if n.LockKey == "" {
+		j.top++
+		f.Fence = j.top
+	}
+	return f
+}
+
+// drawLocks gives fences to runs with a lock key, whose counters are not the jobs'.
+func (c *claim) drawLocks(ctx context.Context) error {
+	var keys []store.Hash
+	for i := range c.plans {
+		if f := &c.plans[i].fresh; f.State == store.StateRunning && f.LockKey != "" {
+			keys = append(keys, f.Active)
+		}
+	}
+	top, err := c.s.drawLockFences(ctx, c.tx, c.ns, keys)
+	if err != nil {
+		return err
+	}
+	for i := range c.plans {
+		if f := &c.plans[i].fresh; f.State == store.StateRunning && f.LockKey != "" {
+			f.Fence = top.take(f.Active)
+		}
+	}
+	return nil
+}
+
+// judge tells for each run what the rows under its key mean, and records the
+// runs whose active key is held.
+func (c *claim) judge(ctx context.Context, found map[store.Hash]row) error {
+	var busy []fresh
+	var again []store.Beat
+	for i := range c.plans {
+		p, n := &c.plans[i], &c.news[i]
+		r, exists := found[p.hash]
+		switch {
+		case exists:
+			p.answer = store.ClaimedRun{Outcome: c.repeated(&r, i), Execution: r.Execution}
+			if p.answer.Outcome != store.OutcomeStarted {
+				continue
+			}
+			if r.ID == p.fresh.ID && r.Fence == p.fresh.Fence { // inserted just now
+				if r.LockKey == "" {
+					j := c.jobs[r.Key.Job]
+					j.used = max(j.used, r.Fence)
+				}
+			} else {
+				// The caller counts its lease from this request on.
+				p.answer.Execution.LeaseUntil = c.now.Add(c.hand.lease)
+				p.answer.Execution.Version++
+				again = append(again, store.Beat{ID: r.ID, Attempt: r.Attempt})
+			}
+		case p.answer.Outcome != 0:
+		case p.fresh.Active.IsZero():
+			return errIDTaken(n)
+		case c.runs[i].Busy == store.BusyRefuse:
+			p.answer = store.ClaimedRun{Outcome: store.OutcomeBusy}
+		default:
+			f := newRow(c.ns, n, store.StateSkipped, store.ReasonOverlap, c.now)
+			if c.runs[i].Busy == store.BusyBuffer {
+				f = newRow(c.ns, n, store.StatePending, store.ReasonNone, c.now)
+			}
+			busy = append(busy, f)
+			p.answer = store.ClaimedRun{Outcome: store.OutcomeBusy, Execution: f.Execution}
+			found[p.hash] = f.row // the same key again in this request
+		}
+	}
+	if len(again) > 0 {
+		if _, err := c.s.beat(ctx, c.tx, store.HeartbeatRequest{Namespace: c.ns, Owner: c.hand.owner, Lease: c.hand.lease, Beats: again}); err != nil {
+			return err
+		}
+	}
+	if len(busy) == 0 {
+		return nil
+	}
+	if err := c.s.insert(ctx, c.tx, busy); err != nil {
+		return err
+	}
+	return nil
+}
+
+// repeated is the outcome of a run whose key has a record: what it was if the
+// record is the caller's own, by the ID that it made.
+func (c *claim) repeated(r *row, i int) store.Outcome {
+	if r.ID != c.news[i].ID {
+		return store.OutcomeDuplicate
+	}
+	switch {
+	case r.State == store.StateSkipped && r.Reason == store.ReasonOverlap && c.runs[i].Skip != store.ReasonOverlap:
+		return store.OutcomeBusy
+	case r.State == store.StateSkipped:
+		return store.OutcomeSkipped
+	case r.first != r.Created:
+		return store.OutcomeBusy // it was buffered, whatever became of it since
+	case r.State == store.StateRunning && r.Attempt == 1 && r.Owner == c.hand.owner:
+		return store.OutcomeStarted
+	}
+	return store.OutcomeDuplicate
+}
+
+func (c *claim) raiseFences(ctx context.Context) error {
+	var names []string
+	for name, j := range c.jobs {
+		if j.used > 0 {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	var args, in []any
+	for _, name := range names {
+		args = append(args, name, c.jobs[name].used)
+		in = append(in, name)
+	}
+	args = append(append(args, c.ns), in...)
+	_, err := c.tx.Exec(ctx, "UPDATE "+c.s.t.jobs+" SET fence = CASE job"+strings.Repeat(" WHEN ? THEN ?", len(names))+
+		" ELSE fence END, version = version + 1 WHERE ns = ? AND job IN "+c.tx.List(len(names)), args...)
+	return err
+}
+
+func dedups(rows []store.NewExecution) []store.Hash {
+	var out []store.Hash
+	for i := range rows {
+		if h := rows[i].Dedup; !h.IsZero() {
+			out = append(out, h)
+		}
+	}
+	return out
+}

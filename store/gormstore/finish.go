@@ -1,0 +1,325 @@
+package gormstore
+
+import (
+	"context"
+	"fmt"
+
+	"gorm.io/gorm"
+
+	"github.com/solotick/solotick/internal/mutation"
+	"github.com/solotick/solotick/internal/sqldialect"
+	"github.com/solotick/solotick/store"
+)
+
+// Heartbeat implements [store.Store].
+func (s *Store) Heartbeat(ctx context.Context, r store.HeartbeatRequest) (store.Heartbeats, error) {
+	ctx, cancel := bound(ctx)
+	defer cancel()
+	if err := (hand{r.Owner, "", r.Lease}).check(); err != nil {
+		return store.Heartbeats{}, s.fail("heartbeat", err)
+	}
+	if len(r.Beats) == 0 {
+		return store.Heartbeats{Beats: []store.BeatAnswer{}}, nil
+	}
+	var out store.Heartbeats
+	err := s.conn.Retry(ctx, func() error {
+		var err error
+		out, err = s.beat(ctx, s.conn, r)
+		return err
+	})
+	return out, s.fail("heartbeat", err)
+}
+
+func (s *Store) beat(ctx context.Context, c sqldialect.Conn, r store.HeartbeatRequest) (store.Heartbeats, error) {
+	args := make([]any, 0, 3+2*len(r.Beats))
+	args = append(args, r.Lease.Milliseconds(), r.Namespace, r.Owner[:])
+	at := make(map[store.Beat]int, len(r.Beats))
+	out := store.Heartbeats{Beats: make([]store.BeatAnswer, len(r.Beats))}
+	for i, b := range r.Beats {
+		args = append(args, b.ID[:], b.Attempt)
+		at[b] = i
+		out.Beats[i].Lost = true
+	}
+	err := c.Query(ctx, "UPDATE "+s.t.executions+" SET lease_until_ms = "+c.NowMillis+" + ?, version = version + 1 WHERE ns = ? AND owner = ? AND state = 2"+
+		" AND (id, attempt) IN "+c.Tuples(len(r.Beats), 2)+" RETURNING id, attempt, cancel_requested, "+c.NowMillis,
+		args, func(from sqldialect.Rows) error {
+			var id []byte
+			var b store.Beat
+			var cancel bool
+			if err := from.Scan(&id, &b.Attempt, &cancel, &out.Now); err != nil {
+				return err
+			}
+			b.ID = store.ID(id)
+			out.Beats[at[b]] = store.BeatAnswer{CancelRequested: cancel}
+			return nil
+		})
+	return out, err
+}
+
+// Finish implements [store.Store]. Runs that end alike without a result share a
+// statement.
+func (s *Store) Finish(ctx context.Context, rows []store.Finish) ([]error, error) {
+	ctx, cancel := bound(ctx)
+	defer cancel()
+	answers := make([]error, len(rows))
+	groups := map[finishKind][]int{}
+	var order []finishKind
+	for i := range rows {
+		if err := checkFinish(&rows[i]); err != nil {
+			answers[i] = err
+			continue
+		}
+		k := kindOf(&rows[i], i)
+		if groups[k] == nil {
+			order = append(order, k)
+		}
+		groups[k] = append(groups[k], i)
+	}
+	if len(order) == 0 {
+		return answers, nil
+	}
+	work := func(c sqldialect.Conn) error {
+		for _, k := range order {
+			if err := s.finishGroup(ctx, c, rows, groups[k], answers); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var err error
+	if len(order) == 1 { // one statement is its own transaction
+		err = s.conn.Retry(ctx, func() error { return work(s.conn) })
+	} else {
+		err = s.conn.Tx(ctx, work)
+	}
+	if err != nil {
+		return nil, s.fail("finish", err)
+	}
+	return answers, nil
+}
+
+// finishKind is what rows of one statement have in common. Rows that carry a
+// result or an error are each a kind of their own.
+type finishKind struct {
+	ns     string
+	owner  store.Owner
+	state  store.State
+	reason store.Reason
+	mode   store.Mode
+	delay  int64
+	back   bool
+	alone  int
+}
+
+func kindOf(f *store.Finish, i int) finishKind {
+	k := finishKind{f.Ref.Namespace, f.Ref.Owner, f.State, f.Reason, f.Mode, f.Delay.Milliseconds(), f.Unstarted, -1}
+	if len(f.Result) > 0 || f.ErrorCode != "" || f.ErrorText != "" {
+		k.alone = i
+	}
+	return k
+}
+
+func checkFinish(f *store.Finish) error {
+	switch {
+	case f.State < store.StatePending || f.State > store.StateIndeterminate || f.State == store.StateRunning:
+		return fmt.Errorf("gormstore: finish %s: State is %v: name the state that the run moves to", f.Ref.ID, f.State)
+	case f.Unstarted && f.State != store.StatePending:
+		return fmt.Errorf("gormstore: finish %s: Unstarted goes with State pending, not %v", f.Ref.ID, f.State)
+	}
+	return nil
+}
+
+func (s *Store) finishGroup(ctx context.Context, c sqldialect.Conn, rows []store.Finish, group []int, answers []error) error {
+	refs := make([]store.Ref, len(group))
+	at := make(map[store.ID][]int, len(group))
+	for i, n := range group {
+		refs[i] = rows[n].Ref
+		answers[n] = store.ErrFenced
+		at[rows[n].Ref.ID] = append(at[rows[n].Ref.ID], n)
+	}
+	query, args := s.finishSQL(c.Dialect, &rows[group[0]], refs)
+	done := func(id store.ID) {
+		for _, n := range at[id] {
+			answers[n] = nil
+		}
+		delete(at, id)
+	}
+	if len(group) == 1 {
+		n, err := c.Exec(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			done(refs[0].ID)
+		}
+	} else {
+		err := c.Query(ctx, query+" RETURNING id", args, func(from sqldialect.Rows) error {
+			var id []byte
+			if err := from.Scan(&id); err != nil {
+				return err
+			}
+			done(store.ID(id))
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	return s.repeats(ctx, c, rows, at, answers)
+}
+
+// repeats finds the rows that were not changed because the same finish was
+// applied before.
+func (s *Store) repeats(ctx context.Context, c sqldialect.Conn, rows []store.Finish, at map[store.ID][]int, answers []error) error {
+	var args []any
+	for id := range at {
+		args = append(args, id[:])
+	}
+	found, err := rowsOf(ctx, c, "SELECT "+selected+" FROM "+s.t.executions+" WHERE id IN "+c.List(len(at)), args)
+	if err != nil {
+		return err
+	}
+	for i := range found {
+		r := &found[i]
+		for _, n := range at[r.ID] {
+			if applied(r, &rows[n]) {
+				answers[n] = nil
+			}
+		}
+	}
+	return nil
+}
+
+// applied reports whether the row is as this finish left it.
+func applied(r *row, f *store.Finish) bool {
+	left := f.Ref.Attempt
+	if f.Unstarted {
+		left--
+	}
+	if r.Namespace != f.Ref.Namespace || r.Owner != f.Ref.Owner || r.State != f.State || r.Attempt != left {
+		return false
+	}
+	// The settling of a dead owner's run leaves attempt and owner as they were: its
+	// reason tells it from the owner's own finish.
+	crashed := r.Reason == store.ReasonLost || r.Reason == store.ReasonPoison
+	return f.Reason == r.Reason || f.Reason == store.ReasonNone && !crashed
+}
+
+// finishSQL is the guarded move out of running. All refs have one namespace and
+// owner. A queue run with a lock key that waits for its retry keeps its active
+// key, so that the order per key holds; every other move frees it.
+func (s *Store) finishSQL(d *sqldialect.Dialect, f *store.Finish, refs []store.Ref) (string, []any) {
+	query := "UPDATE " + s.t.executions + " SET version = version + 1, lease_until_ms = 0, result = ?, error_code = ?, error_text = ?, "
+	args := []any{bytesOrNull(f.Result), f.ErrorCode, f.ErrorText}
+	if f.Reason != store.ReasonNone {
+		query += "reason = ?, "
+		args = append(args, f.Reason)
+	}
+	if f.Mode != store.ModeNone {
+		query += "mode = ?, "
+		args = append(args, f.Mode)
+	}
+	if f.State == store.StatePending {
+		query += "run_at_ms = " + d.NowMillis + " + ?, active_hash = CASE WHEN lock_key <> '' AND class = 4 THEN active_hash END, "
+		args = append(args, f.Delay.Milliseconds())
+		if f.Unstarted {
+			query += "started_ms = CASE WHEN attempt <= 1 THEN 0 ELSE started_ms END, attempt = attempt - 1, "
+		}
+	} else {
+		query += "finished_ms = " + d.NowMillis + ", active_hash = NULL, dedup_hash = NULL, "
+	}
+	query += "state = ? WHERE ns = ? AND state = 2 AND id IN " + d.List(len(refs))
+	args = append(args, f.State, f.Ref.Namespace)
+	for i := range refs {
+		args = append(args, refs[i].ID[:])
+	}
+	if !mutation.On("attempt-guard") {
+		query += " AND owner = ? AND (id, attempt) IN " + d.Tuples(len(refs), 2)
+		args = append(args, f.Ref.Owner[:])
+		for i := range refs {
+			args = append(args, refs[i].ID[:], refs[i].Attempt)
+		}
+	}
+	return query, args
+}
+
+// FinishTx moves a run out of running within the caller's transaction, by
+// exactly one statement, guarded by attempt and owner. It belongs last in the
+// transaction, so that the row is locked for a moment only. If the attempt no
+// longer holds the run the answer is store.ErrFenced, and the transaction must be
+// rolled back. The context is the transaction's.
+func (s *Store) FinishTx(ctx context.Context, tx *gorm.DB, f store.Finish) error {
+	c, err := s.within(tx)
+	if err != nil {
+		return s.fail("finish in a transaction", err)
+	}
+	if err := checkFinish(&f); err != nil {
+		return err
+	}
+	query, args := s.finishSQL(c.Dialect, &f, []store.Ref{f.Ref})
+	n, err := c.Exec(ctx, query, args...)
+	if err != nil {
+		return s.fail("finish in a transaction", err)
+	}
+	if n == 0 {
+		return store.ErrFenced
+	}
+	return nil
+}
+
+// CheckTx answers store.ErrFenced if the attempt does not hold its run at the
+// moment: a plain read without a lock, so that work that cannot be finished is
+// not begun. Only [Store.FinishTx] decides.
+func (s *Store) CheckTx(ctx context.Context, tx *gorm.DB, ref store.Ref) error {
+	c, err := s.within(tx)
+	if err != nil {
+		return s.fail("check in a transaction", err)
+	}
+	held := false
+	err = c.Query(ctx, "SELECT 1 FROM "+s.t.executions+" WHERE id = ? AND ns = ? AND state = 2 AND attempt = ? AND owner = ?",
+		[]any{ref.ID[:], ref.Namespace, ref.Attempt, ref.Owner[:]}, func(sqldialect.Rows) error {
+			held = true
+			return nil
+		})
+	if err != nil {
+		return s.fail("check in a transaction", err)
+	}
+	if !held {
+		return store.ErrFenced
+	}
+	return nil
+}
+
+func (s *Store) within(tx *gorm.DB) (sqldialect.Conn, error) {
+	c, err := sqldialect.Within(tx)
+	if err == nil && !c.InTx() {
+		err = errNoTx
+	}
+	return c, err
+}
+
+// Cancel implements [store.Store].
+func (s *Store) Cancel(ctx context.Context, ns string, id store.ID) (store.Execution, error) {
+	ctx, cancel := bound(ctx)
+	defer cancel()
+	var out store.Execution
+	err := s.conn.Tx(ctx, func(tx sqldialect.Conn) error {
+		// State comes last: MySQL assigns from left to right.
+		if _, err := tx.Exec(ctx, "UPDATE "+s.t.executions+" SET version = version + 1,"+
+			" finished_ms = CASE WHEN state = 1 THEN "+tx.NowMillis+" ELSE finished_ms END,"+
+			" active_hash = CASE WHEN state = 1 THEN NULL ELSE active_hash END,"+
+			" dedup_hash = CASE WHEN state = 1 THEN NULL ELSE dedup_hash END,"+
+			" cancel_requested = CASE WHEN state = 2 THEN 1 ELSE cancel_requested END,"+
+			" state = CASE WHEN state = 1 THEN 5 ELSE state END"+
+			" WHERE ns = ? AND id = ? AND (state = 1 OR (state = 2 AND cancel_requested = 0))", ns, id[:]); err != nil {
+			return err
+		}
+		var err error
+		out, err = s.get(ctx, tx, ns, id)
+		return err
+	})
+	return out, s.fail("cancel", err)
+}

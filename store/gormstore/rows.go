@@ -1,0 +1,239 @@
+package gormstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/solotick/solotick/internal/sqldialect"
+	"github.com/solotick/solotick/store"
+)
+
+// row is an execution as it is stored.
+type row struct {
+	store.Execution
+	first store.Millis // since when the run has been in progress without a pause
+}
+
+// selected are the columns that scan reads, in its order.
+const selected = `id, ns, queue, job, class, tick_ms, key_name, shard, request, lock_key, zone, spec_hash,
+  state, reason, mode, priority, attempt, max_attempts, on_crash, cancel_requested, timeout_ms, missed_count,
+  owner, owner_label, lease_until_ms, fence, version, run_at_ms, created_ms, first_started_ms, started_ms, finished_ms,
+  active_key, dedup_hash, args, args_hash, result, checkpoint, error_code, error_text, trace_parent, created_by`
+
+func scan(from sqldialect.Rows) (row, error) {
+	var r row
+	var id, owner, active, dedup, argsHash []byte
+	var timeout int64
+	err := from.Scan(&id, &r.Namespace, &r.Queue, &r.Key.Job, &r.Key.Class, &r.Key.Tick, &r.Key.Name, &r.Key.Shard, &r.Key.Request,
+		&r.LockKey, &r.Zone, &r.SpecHash,
+		&r.State, &r.Reason, &r.Mode, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.OnCrash, &r.CancelRequested, &timeout, &r.MissedCount,
+		&owner, &r.OwnerLabel, &r.LeaseUntil, &r.Fence, &r.Version, &r.RunAt, &r.Created, &r.first, &r.Started, &r.Finished,
+		&active, &dedup, &r.Args, &argsHash, &r.Result, &r.Checkpoint, &r.ErrorCode, &r.ErrorText, &r.TraceParent, &r.CreatedBy)
+	if err != nil {
+		return row{}, err
+	}
+	r.Timeout = time.Duration(timeout) * time.Millisecond
+	copy(r.ID[:], id)
+	copy(r.Owner[:], owner)
+	copy(r.Active[:], active)
+	copy(r.Dedup[:], dedup)
+	copy(r.ArgsHash[:], argsHash)
+	return r, nil
+}
+
+// rowsOf runs a query over the selected columns.
+func rowsOf(ctx context.Context, c sqldialect.Conn, query string, args []any) ([]row, error) {
+	var out []row
+	err := c.Query(ctx, query, args, func(from sqldialect.Rows) error {
+		r, err := scan(from)
+		out = append(out, r)
+		return err
+	})
+	return out, err
+}
+
+// insertColumns go with insertRow and values.
+const insertColumns = `(id, ns, queue, job, class, tick_ms, key_name, shard, request, run_hash, dedup_hash, active_key, active_hash,
+  lock_key, zone, spec_hash, state, reason, mode, priority, attempt, max_attempts, on_crash, timeout_ms, missed_count,
+  owner, owner_label, lease_until_ms, fence, started_ms, first_started_ms, finished_ms, args, args_hash, trace_parent, created_by,
+  created_ms, run_at_ms)`
+
+// insertRow leaves the instants to the database's clock where they are NULL.
+func insertRow(d *sqldialect.Dialect) string {
+	return "(" + strings.Repeat("?, ", 36) + "COALESCE(?, " + d.NowMillis + "), COALESCE(?, " + d.NowMillis + ") + ?)"
+}
+
+// insertMax is the number of rows of one INSERT; SQLite takes 32766 parameters.
+const insertMax = 500
+
+// fresh is a row to be inserted.
+type fresh struct {
+	row
+	hash  store.Hash    // of the key
+	delay time.Duration // added to RunAt
+	hold  bool          // take the active key
+}
+
+// newRow makes the row of n. Its instants are the database's if now is 0.
+func newRow(ns string, n *store.NewExecution, state store.State, reason store.Reason, now store.Millis) fresh {
+	f := fresh{hash: n.Key.Hash(), delay: n.Delay}
+	f.Execution = store.Execution{
+		ID: n.ID, Namespace: ns, Queue: n.Queue, Key: n.Key, LockKey: n.LockKey, Zone: n.Zone, SpecHash: n.SpecHash,
+		State: state, Reason: reason, Mode: n.Mode, Priority: n.Priority, MaxAttempts: n.MaxAttempts, OnCrash: n.OnCrash,
+		Timeout: n.Timeout.Truncate(time.Millisecond), MissedCount: n.MissedCount, Version: 1,
+		RunAt: n.RunAt, Created: now, Active: activeKey(n),
+		Args: bytes.Clone(n.Args), ArgsHash: store.HashArgs(n.Args), TraceParent: n.TraceParent, CreatedBy: n.CreatedBy,
+	}
+	if now != 0 {
+		if f.RunAt == 0 {
+			f.RunAt = now
+		}
+		f.RunAt, f.delay = f.RunAt.Add(f.delay), 0
+		if state != store.StatePending {
+			f.Finished = now
+		}
+	}
+	if state == store.StatePending {
+		f.Dedup = n.Dedup
+	}
+	return f
+}
+
+// activeKey is what the run holds while it runs. Runs with a lock key exclude
+// each other also where the caller named no active key.
+func activeKey(n *store.NewExecution) store.Hash {
+	if n.Active.IsZero() && n.LockKey != "" {
+		return store.ActiveQueue(n.Key.Job, n.LockKey)
+	}
+	return n.Active
+}
+
+func (f *fresh) values(args []any) []any {
+	var held store.Hash
+	if f.hold {
+		held = f.Active
+	}
+	return append(args,
+		f.ID[:], f.Namespace, f.Queue, f.Key.Job, f.Key.Class, f.Key.Tick, f.Key.Name, f.Key.Shard, f.Key.Request,
+		f.hash[:], hashOrNull(f.Dedup), hashOrNull(f.Active), hashOrNull(held),
+		f.LockKey, f.Zone, f.SpecHash, f.State, f.Reason, f.Mode, f.Priority, f.Attempt, f.MaxAttempts, f.OnCrash,
+		f.Timeout.Milliseconds(), f.MissedCount,
+		ownerOrNull(f.Owner), f.OwnerLabel, f.LeaseUntil, f.Fence, f.Started, f.first, f.Finished, bytesOrNull(f.Args), hashOrNull(f.ArgsHash), f.TraceParent, f.CreatedBy,
+		millisOrNull(f.Created), millisOrNull(f.RunAt), f.delay.Milliseconds())
+}
+
+// insert inserts rows in order; those that break a unique index are passed over,
+// and the caller reads back which.
+func (s *Store) insert(ctx context.Context, c sqldialect.Conn, rows []fresh) error {
+	return insert(ctx, c, s.t, rows)
+}
+
+func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) error {
+	one := insertRow(c.Dialect)
+	for len(rows) > 0 {
+		n := min(len(rows), insertMax)
+		args := make([]any, 0, 39*n)
+		for i := range rows[:n] {
+			args = rows[i].values(args)
+		}
+		query := "INSERT INTO " + t.executions + " " + insertColumns + " VALUES " + c.Values(n, one) + c.InsertIgnore
+		if _, err := c.Exec(ctx, query, args...); err != nil {
+			return err
+		}
+		rows = rows[n:]
+	}
+	return nil
+}
+
+// byHash reads the rows with one of the run hashes.
+func byHash(ctx context.Context, c sqldialect.Conn, t tables, ns string, hashes []store.Hash) (map[store.Hash]row, error) {
+	return byColumn(ctx, c, t, "run_hash", ns, hashes, func(r *row) store.Hash { return r.Key.Hash() })
+}
+
+// byDedup reads the rows that block one of the dedup hashes.
+func byDedup(ctx context.Context, c sqldialect.Conn, t tables, ns string, hashes []store.Hash) (map[store.Hash]row, error) {
+	if len(hashes) == 0 {
+		return nil, nil
+	}
+	return byColumn(ctx, c, t, "dedup_hash", ns, hashes, func(r *row) store.Hash { return r.Dedup })
+}
+
+func byColumn(ctx context.Context, c sqldialect.Conn, t tables, column, ns string, hashes []store.Hash, key func(*row) store.Hash) (map[store.Hash]row, error) {
+	out := make(map[store.Hash]row, len(hashes))
+	for len(hashes) > 0 {
+		n := min(len(hashes), insertMax)
+		args := make([]any, 1, n+1)
+		args[0] = ns
+		for i := range hashes[:n] {
+			args = append(args, hashes[i][:])
+		}
+		rows, err := rowsOf(ctx, c, "SELECT "+selected+" FROM "+t.executions+" WHERE ns = ? AND "+column+" IN "+c.List(n), args)
+		if err != nil {
+			return nil, err
+		}
+		for i := range rows {
+			out[key(&rows[i])] = rows[i]
+		}
+		hashes = hashes[n:]
+	}
+	return out, nil
+}
+
+// checkNew refuses rows before any of them is written, and gives an ID to those
+// that have none. Kept from call to call of a transaction that is retried.
+func checkNew(rows []store.NewExecution) error {
+	keys := make(map[store.ID]store.Key, len(rows))
+	for i := range rows {
+		n := &rows[i]
+		if c := n.Key.Class; c < store.ClassCron || c > store.ClassKey {
+			return fmt.Errorf("%s: Key.Class is %v: use one of the classes", n.Key, c)
+		}
+		if n.Key.Job == "" {
+			return errors.New("Key.Job is empty: name the job or kind")
+		}
+		if n.ID == (store.ID{}) {
+			n.ID = store.NewID(store.MillisOf(time.Now()))
+		}
+		if key, taken := keys[n.ID]; taken && key != n.Key {
+			return fmt.Errorf("%s: ID %s belongs to %s: give every run an ID of its own", n.Key, n.ID, key)
+		}
+		keys[n.ID] = n.Key
+	}
+	return nil
+}
+
+func errIDTaken(n *store.NewExecution) error {
+	return fmt.Errorf("%s: ID %s belongs to another run: give every run an ID of its own", n.Key, n.ID)
+}
+
+func hashOrNull(h store.Hash) any {
+	if h.IsZero() {
+		return nil
+	}
+	return h[:]
+}
+
+func ownerOrNull(o store.Owner) any {
+	if o == (store.Owner{}) {
+		return nil
+	}
+	return o[:]
+}
+
+func millisOrNull(m store.Millis) any {
+	if m == 0 {
+		return nil
+	}
+	return int64(m)
+}
+
+func bytesOrNull(b []byte) any {
+	if len(b) == 0 {
+		return nil
+	}
+	return b
+}

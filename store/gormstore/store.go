@@ -1,0 +1,129 @@
+package gormstore
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"time"
+
+	"gorm.io/gorm"
+
+	"github.com/solotick/solotick/internal/sqldialect"
+	"github.com/solotick/solotick/store"
+)
+
+//go:embed migrations
+var migrations embed.FS
+
+// DefaultPrefix begins the names of all tables.
+const DefaultPrefix = "solotick_"
+
+// callTimeout bounds calls whose context has no deadline.
+const callTimeout = 30 * time.Second
+
+// Store keeps executions in a SQL database. It is safe for concurrent use. It
+// holds nothing but the *gorm.DB, which its maker closes.
+type Store struct {
+	conn   sqldialect.Conn
+	schema *sqldialect.Set
+	prefix string
+	t      tables
+	q      statements
+}
+
+var _ store.Store = (*Store)(nil)
+
+// tables are the names of the tables.
+type tables struct {
+	executions, ranges, jobs, fences string
+}
+
+func tablesOf(prefix string) tables {
+	return tables{prefix + "executions", prefix + "tick_ranges", prefix + "job_state", prefix + "fences"}
+}
+
+// Option changes how New makes a Store.
+type Option func(*Store)
+
+// WithPrefix sets the prefix of the table names: a lower-case letter, then
+// letters, digits and underscores. Default [DefaultPrefix].
+func WithPrefix(prefix string) Option { return func(s *Store) { s.prefix = prefix } }
+
+// New makes a store on an open database. It sends nothing: call [Store.Migrate]
+// once before the first use. The db must not be in a transaction. Supported are
+// the databases that internal/sqldialect knows: SQLite.
+func New(db *gorm.DB, opts ...Option) (*Store, error) {
+	s := &Store{prefix: DefaultPrefix}
+	for _, o := range opts {
+		o(s)
+	}
+	var err error
+	if s.conn, err = sqldialect.Pool(db); err != nil {
+		return nil, fmt.Errorf("gormstore: %w", err)
+	}
+	if s.schema, err = sqldialect.LoadSet("store", migrations, "migrations", s.prefix, s.conn.Dialect); err != nil {
+		return nil, fmt.Errorf("gormstore: %w", err)
+	}
+	s.t = tablesOf(s.prefix)
+	s.q = newStatements(s.t, s.conn.Dialect)
+	return s, nil
+}
+
+// Migrate brings the tables up to what this program needs, in one transaction:
+// of several processes that start at once one does it. Tables of a newer program
+// are refused with an error that matches store.ErrSchema; nothing is changed then.
+func (s *Store) Migrate(ctx context.Context) error {
+	return s.fail("migrate", s.schema.Up(ctx, s.conn))
+}
+
+// CheckSchema answers nil if the tables are what this program needs, and changes
+// nothing. Otherwise the error matches store.ErrSchema or store.ErrUnavailable.
+func (s *Store) CheckSchema(ctx context.Context) error {
+	return s.fail("check the schema", s.schema.Check(ctx, s.conn))
+}
+
+// MigrationStatus tells which migrations are applied and which are pending.
+func (s *Store) MigrationStatus(ctx context.Context) (sqldialect.Status, error) {
+	st, err := s.schema.Status(ctx, s.conn)
+	return st, s.fail("migration status", err)
+}
+
+// MigrationSQL is the schema as a script, for those who run migrations by hand.
+func (s *Store) MigrationSQL() string { return s.schema.SQL(s.conn.Dialect) }
+
+// Now implements [store.Store].
+func (s *Store) Now(ctx context.Context) (store.Millis, error) {
+	ctx, cancel := bound(ctx)
+	defer cancel()
+	var now store.Millis
+	err := s.conn.QueryRow(ctx, "SELECT "+s.conn.NowMillis, nil, &now)
+	return now, s.fail("now", err)
+}
+
+func bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, callTimeout)
+}
+
+// fail puts err into the words of package store.
+func (s *Store) fail(op string, err error) error { return fail(s.conn.Dialect, op, err) }
+
+func fail(d *sqldialect.Dialect, op string, err error) error {
+	var schema *sqldialect.SchemaError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &schema):
+		return fmt.Errorf("gormstore: %s: %w: %w", op, store.ErrSchema, err)
+	}
+	switch d.Classify(err) {
+	case sqldialect.Schema:
+		return fmt.Errorf("gormstore: %s: %w: tables are missing or old: run the migrations (solotick migrate up): %w", op, store.ErrSchema, err)
+	case sqldialect.Busy, sqldialect.Full, sqldialect.ReadOnly, sqldialect.Corrupt, sqldialect.Unavailable:
+		return fmt.Errorf("gormstore: %s: %w: %w", op, store.ErrUnavailable, d.Explain(err))
+	}
+	return fmt.Errorf("gormstore: %s: %w", op, err)
+}
