@@ -72,7 +72,9 @@ func (sp *space) claim(c *store.ClaimRun, h hand, now store.Millis) store.Claime
 		return store.ClaimedRun{Outcome: store.OutcomeDuplicate}
 	}
 	recorded := func(o store.Outcome, st store.State, why store.Reason) store.ClaimedRun {
-		return store.ClaimedRun{Outcome: o, Execution: sp.insert(&c.NewExecution, st, why, now).view()}
+		r := sp.insert(&c.NewExecution, st, why, now)
+		r.claimed = o
+		return store.ClaimedRun{Outcome: o, Execution: r.view()}
 	}
 	if c.Key.Class == store.ClassCron && j.state.PausedAt(c.Key.Tick) {
 		return recorded(store.OutcomeSkipped, store.StateSkipped, store.ReasonPaused)
@@ -94,7 +96,7 @@ func (sp *space) claim(c *store.ClaimRun, h hand, now store.Millis) store.Claime
 	}
 	r := sp.insert(&c.NewExecution, store.StatePending, store.ReasonNone, now)
 	sp.start(r, h, now)
-	r.Version = 1
+	r.claimed, r.Version = store.OutcomeStarted, 1
 	return store.ClaimedRun{Outcome: store.OutcomeStarted, Execution: r.view()}
 }
 
@@ -107,17 +109,12 @@ func (j *job) accounted(k store.Key) bool {
 // repeated is the outcome of a claim whose key has a record: what it was if the
 // record is the caller's own, by the ID it made.
 func repeated(r *row, c *store.ClaimRun, h hand) store.Outcome {
-	if c.ID == (store.ID{}) || r.ID != c.ID {
-		return store.OutcomeDuplicate
-	}
 	switch {
-	case r.State == store.StateSkipped && r.Reason == store.ReasonOverlap && c.Skip != store.ReasonOverlap:
-		return store.OutcomeBusy
-	case r.State == store.StateSkipped:
-		return store.OutcomeSkipped
-	case r.first != r.Created:
-		return store.OutcomeBusy // it was buffered, whatever became of it since
-	case r.State == store.StateRunning && r.Attempt == 1 && r.Owner == h.owner:
+	case c.ID == (store.ID{}) || r.ID != c.ID || r.claimed == 0:
+		return store.OutcomeDuplicate
+	case r.claimed != store.OutcomeStarted:
+		return r.claimed
+	case r.State == store.StateRunning && r.Attempt == 1 && r.Owner == h.owner && r.Started == r.Created:
 		return store.OutcomeStarted
 	}
 	return store.OutcomeDuplicate

@@ -62,7 +62,8 @@ type job struct {
 
 type row struct {
 	store.Execution
-	first store.Millis // since when the run has been in progress without a pause
+	since   store.Millis  // start of the stretch that the run is or was in progress, over takeovers
+	claimed store.Outcome // what the claim that made the row was told; 0 if something else made it
 }
 
 // begin opens a transaction on the namespace; the caller ends it by unlocking.
@@ -162,11 +163,11 @@ func (sp *space) held(r *row) bool {
 func (sp *space) start(r *row, h hand, now store.Millis) {
 	j := sp.job(r.Key.Job)
 	j.state.Fence++
-	if r.first == 0 {
+	if r.since == 0 {
 		j.live = append(j.live, r)
 	}
 	if r.State != store.StateRunning {
-		r.first = now // a takeover goes on with the stretch
+		r.since = now // a takeover goes on with the stretch
 	}
 	if !r.Active.IsZero() {
 		sp.active[r.Active] = r

@@ -62,7 +62,7 @@ func (j *job) tickView(q store.SettleJob, now store.Millis) store.TickView {
 	}
 	for _, r := range j.live {
 		if r.State != store.StatePending && (r.Finished == 0 || r.Finished >= q.Seen) {
-			v.Runs = append(v.Runs, store.Span{From: r.first, To: r.Finished})
+			v.Runs = append(v.Runs, store.Span{From: r.since, To: r.Finished})
 		}
 	}
 	slices.SortStableFunc(v.Runs, func(a, b store.Span) int { return cmp.Compare(a.From, b.From) })

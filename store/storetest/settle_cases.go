@@ -11,6 +11,7 @@ import (
 var settleCases = []suiteCase{
 	{"settle/watermark", settleWatermark},
 	{"settle/what decide sees", settleView},
+	{"settle/spans of runs", settleSpans},
 	{"settle/what decide wants is written", settleWrites},
 	{"settle/part of the stretch", settlePartial},
 	{"settle/several handles account once", settleRace},
@@ -129,6 +130,30 @@ func settleView(e *env) {
 	if len(v.Recorded) != 0 || v.LastRun != first+3 {
 		e.broken(rule, "of another job: recorded %v, latest %s", v.Recorded, v.LastRun)
 	}
+}
+
+func settleSpans(e *env) {
+	const rule = "the span of a run goes over takeovers, and leaves out the wait for a retry"
+	first := e.register("report")
+	retried := e.start(long, free("report", first))
+	taken := e.start(brief, free("report", first+1))
+	e.until(taken.LeaseUntil)
+	e.takeOver(long, 1, "report")
+	e.must(e.finish(store.Finish{Ref: retried.Ref(), State: store.StatePending}))
+	seen := first - 1
+	spans := func(want ...store.Span) {
+		e.Helper()
+		e.settle(settleOne("report", seen, seen+1), func(v store.TickView) store.Settlement {
+			if !slices.Equal(v.Runs, want) {
+				e.broken(rule, "spans %v, want %v", v.Runs, want)
+			}
+			return store.Settlement{}
+		})
+		seen++
+	}
+	spans(store.Span{From: taken.Started})
+	again := one(e, e.fetch(long, 5, "report").Runs)
+	spans(store.Span{From: taken.Started}, store.Span{From: again.Started})
 }
 
 func settleWrites(e *env) {
