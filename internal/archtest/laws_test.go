@@ -6,7 +6,7 @@ var house = []string{
 	"locks", "locks/driver", "locks/lockstest",
 	"locks/memlock", "locks/sqllock", "locks/redislock", "locks/redlock", "locks/etcdlock", "locks/zklock",
 	"leader", "leader/driver", "leader/leadertest", "leader/etcdleader", "leader/zkleader",
-	"store", "store/gormstore", "store/memstore", "store/storetest",
+	"store", "store/gormstore", "store/gormstore/sqlitedb", "store/memstore", "store/storetest",
 	"idempotent",
 	"scheduler", "scheduler/cronspec", "scheduler/schedulerfx", "scheduler/schedulertest",
 	"scheduler/metrics", "scheduler/tracing", "scheduler/admin",
@@ -149,6 +149,11 @@ var laws = []rule{
 		from:   []string{"store/gormstore"},
 		may:    all(base, gormLibrary, sqlite, []string{"store"}),
 		reason: "a worker on one database does not link the drivers of the others; the program chooses",
+	},
+	{
+		from:   []string{"store/gormstore/sqlitedb"},
+		may:    all(base, gormLibrary, sqlite),
+		reason: "it opens a database for whoever wants one and knows no store",
 	},
 	{
 		from: []string{

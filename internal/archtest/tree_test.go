@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -61,61 +60,106 @@ func isSelector(e ast.Expr, pkg, name string) bool {
 }
 
 // A test waits for what it waits for, not for some time to pass. In a synctest
-// bubble time.Sleep is virtual, so it is allowed inside a call of synctest.Test and
-// in functions that are not tests themselves of files that use synctest. Elsewhere a comment on
-// the line, or on the one above, that begins with "real time:" says why the time
-// itself is what the test is about.
+// bubble time.Sleep is virtual, so it is allowed in what a test hands to
+// synctest.Test, or to a function of its package that calls synctest.Test, and in
+// functions of packages that have bubbles where these are not tests themselves or
+// stand in a table of cases. Elsewhere a comment on the line, or on the one above, that begins with
+// "real time:" says why the time itself is what the test is about.
 func TestNoSleepInTests(t *testing.T) {
 	g := loadGraph(t)
 	for _, name := range g.ours() {
 		fset := token.NewFileSet()
-		for _, f := range parseTests(t, fset, g[full(name)]) {
-			for _, at := range sleeps(fset, f) {
-				if rel, err := filepath.Rel(root, at.Filename); err == nil {
-					at.Filename = rel
-				}
-				t.Errorf("%s: time.Sleep outside a synctest bubble: wait for the condition, or say why with a comment \"// real time: ...\"", at)
+		for _, at := range sleeps(fset, parseTests(t, fset, g[full(name)])) {
+			if rel, err := filepath.Rel(mustAbs(t, root), at.Filename); err == nil {
+				at.Filename = rel
 			}
+			t.Errorf("%s: time.Sleep outside a synctest bubble: wait for the condition, or say why with a comment \"// real time: ...\"", at)
 		}
 	}
 }
 
-func sleeps(fset *token.FileSet, f *ast.File) []token.Position {
-	synctest := slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool {
-		return i.Path.Value == strconv.Quote("testing/synctest")
-	})
+func mustAbs(t *testing.T, path string) string {
+	t.Helper()
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return abs
+}
+
+// sleeps returns the calls of time.Sleep that the test files of a package may not
+// make.
+func sleeps(fset *token.FileSet, files []*ast.File) []token.Position {
+	openers := bubbleOpeners(files)
+	var found []token.Position
+	for _, f := range files {
+		excused := excusedLines(fset, f)
+		for _, decl := range f.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if ok && len(openers) > 0 && !isTest(fn.Name.Name) {
+				continue
+			}
+			ast.Inspect(decl, func(n ast.Node) bool {
+				if _, table := n.(*ast.CompositeLit); table && len(openers) > 0 {
+					return false
+				}
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				if opensBubble(call, openers) {
+					return false
+				}
+				if at := fset.Position(call.Pos()); isSelector(call.Fun, "time", "Sleep") && !excused[at.Line] {
+					found = append(found, at)
+				}
+				return true
+			})
+		}
+	}
+	return found
+}
+
+// bubbleOpeners returns the names of the functions that call synctest.Test,
+// tests included; a call of one of them opens a bubble.
+func bubbleOpeners(files []*ast.File) map[string]bool {
+	openers := map[string]bool{}
+	for _, f := range files {
+		for _, decl := range f.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if !ok || fn.Recv != nil {
+				continue
+			}
+			ast.Inspect(fn, func(n ast.Node) bool {
+				if e, ok := n.(ast.Expr); ok && isSelector(e, "synctest", "Test") {
+					openers[fn.Name.Name] = true
+				}
+				return true
+			})
+		}
+	}
+	return openers
+}
+
+func opensBubble(call *ast.CallExpr, openers map[string]bool) bool {
+	if isSelector(call.Fun, "synctest", "Test") {
+		return true
+	}
+	fn, ok := call.Fun.(*ast.Ident)
+	return ok && openers[fn.Name]
+}
+
+func excusedLines(fset *token.FileSet, f *ast.File) map[int]bool {
 	excused := map[int]bool{}
 	for _, group := range f.Comments {
 		for _, c := range group.List {
 			if strings.HasPrefix(c.Text, "// real time: ") {
-				line := fset.Position(c.Pos()).Line
-				excused[line] = true
+				excused[fset.Position(c.Pos()).Line] = true
 				excused[fset.Position(group.End()).Line+1] = true
 			}
 		}
 	}
-
-	var found []token.Position
-	for _, decl := range f.Decls {
-		fn, ok := decl.(*ast.FuncDecl)
-		if ok && synctest && !isTest(fn.Name.Name) {
-			continue
-		}
-		ast.Inspect(decl, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok {
-				return true
-			}
-			if isSelector(call.Fun, "synctest", "Test") {
-				return false
-			}
-			if at := fset.Position(call.Pos()); isSelector(call.Fun, "time", "Sleep") && !excused[at.Line] {
-				found = append(found, at)
-			}
-			return true
-		})
-	}
-	return found
+	return excused
 }
 
 func isTest(name string) bool {
@@ -131,7 +175,11 @@ func TestSleepsAreFound(t *testing.T) {
 		{"in another function", "import \"time\"\nfunc wait() {\n\ttime.Sleep(1)\n}", []int{4}},
 		{"in a bubble", "import (\n\"testing/synctest\"; \"time\")\nfunc TestX(t *testing.T) {\n\tsynctest.Test(t, func(*testing.T) { time.Sleep(1) })\n}", nil},
 		{"beside a bubble", "import (\n\"testing/synctest\"; \"time\")\nfunc TestX(t *testing.T) {\n\tsynctest.Test(t, func(*testing.T) {})\n\ttime.Sleep(1)\n}", []int{6}},
-		{"in a function for bubbles", "import (\n\"testing/synctest\"; \"time\")\nfunc later() { time.Sleep(1) }\nvar _ = synctest.Wait", nil},
+		{"in a function for bubbles", "import (\n\"testing/synctest\"; \"time\")\nfunc later() { time.Sleep(1) }\nfunc TestX(t *testing.T) { synctest.Test(t, func(*testing.T) { later() }) }", nil},
+		{"in a bubble by another function", "import (\n\"testing/synctest\"; \"time\")\nfunc bubble(t *testing.T, f func(*testing.T)) { synctest.Test(t, f) }\nfunc TestX(t *testing.T) {\n\tbubble(t, func(*testing.T) { time.Sleep(1) })\n}", nil},
+		{"beside a bubble by another function", "import (\n\"testing/synctest\"; \"time\")\nfunc bubble(t *testing.T, f func(*testing.T)) { synctest.Test(t, f) }\nfunc TestX(t *testing.T) {\n\ttime.Sleep(1)\n}", []int{6}},
+		{"in a table for bubbles", "import (\n\"testing/synctest\"; \"time\")\nfunc TestX(t *testing.T) {\n\tc := []func(){func() { time.Sleep(1) }}\n\tsynctest.Test(t, func(*testing.T) { c[0]() })\n}", nil},
+		{"in a table", "import \"time\"\nvar c = []func(){func() { time.Sleep(1) }}", []int{3}},
 		{"excused on the line", "import \"time\"\nfunc TestX(*testing.T) {\n\ttime.Sleep(1) // real time: the frozen process must outlive its lease\n}", nil},
 		{"excused above", "import \"time\"\nfunc TestX(*testing.T) {\n\t// real time: the frozen process\n\t// must outlive its lease\n\ttime.Sleep(1)\n}", nil},
 		{"another comment", "import \"time\"\nfunc TestX(*testing.T) {\n\ttime.Sleep(1) // let it settle\n}", []int{4}},
@@ -144,7 +192,7 @@ func TestSleepsAreFound(t *testing.T) {
 				t.Fatal(err)
 			}
 			var lines []int
-			for _, at := range sleeps(fset, f) {
+			for _, at := range sleeps(fset, []*ast.File{f}) {
 				lines = append(lines, at.Line)
 			}
 			if !slices.Equal(lines, tt.want) {
