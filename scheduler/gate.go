@@ -41,6 +41,8 @@ func (s *Scheduler) release(adm admission) {
 // process's: another one holds the gate, or the mode is to fail fast. While the
 // coordinator cannot answer and no mode is taken yet, it waits, until ctx ends.
 func (s *Scheduler) admit(ctx context.Context, j *job, tick store.Millis) (admission, bool) {
+	j.ask(1)
+	defer j.ask(-1)
 	for try := 0; ; try++ {
 		if mode, degraded := s.switcher.degraded(j); degraded {
 			return s.admitDegraded(j, mode)

@@ -22,6 +22,7 @@ type job struct {
 	running    int        // runs of it in progress here
 	local      sync.Mutex // mode local_mutex
 	giveUp     func()     // ends the wait of the tick that waits for the gate
+	asking     int        // ticks that wait for the gate's answer
 	superseded bool       // another schedule is in force
 }
 
@@ -172,6 +173,19 @@ func (j *job) busyHere() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.running > 0
+}
+
+// ask counts the ticks that wait for the gate's answer, n at a time.
+func (j *job) ask(n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.asking += n
+}
+
+func (j *job) isAsking() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.asking > 0
 }
 
 // row is the record of one occurrence of the job, before it exists.

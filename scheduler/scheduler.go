@@ -36,6 +36,7 @@ type Scheduler struct {
 
 	mu      sync.Mutex
 	phase   phase
+	started bool
 	failure error
 	storeUp error // last answer of the store, nil for a good one
 
@@ -155,7 +156,7 @@ func (s *Scheduler) Start(ctx context.Context) error {
 	if s.phase != phaseNew {
 		return errors.New("scheduler: a scheduler starts once: make another with New")
 	}
-	s.phase = phaseRunning
+	s.phase, s.started = phaseRunning, true
 	base := context.WithoutCancel(ctx)
 	s.intake, s.endIntake = context.WithCancel(base)
 	s.work, s.endWork = context.WithCancelCause(base)

@@ -16,7 +16,7 @@ import (
 // and before Start; a second call waits for the first and gives its answer.
 func (s *Scheduler) Stop(ctx context.Context) error {
 	s.mu.Lock()
-	started := s.phase != phaseNew
+	started := s.started
 	s.phase = phaseStopped
 	s.mu.Unlock()
 	if !started {
@@ -54,7 +54,7 @@ func (s *Scheduler) drain(ctx context.Context) error {
 	<-runs
 	s.backWG.Wait()
 	if len(left) > 0 {
-		return fmt.Errorf("scheduler: stopped with handlers that do not return: %s", strings.Join(left, ", "))
+		return fmt.Errorf("scheduler: stopped with runs that did not end or could not be recorded: %s", strings.Join(left, ", "))
 	}
 	s.log.Info("scheduler stopped")
 	return nil

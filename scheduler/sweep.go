@@ -141,7 +141,9 @@ func (s *Scheduler) settle(survey store.Surveyed) error {
 			continue
 		}
 		j.learn(s, state)
-		if j.isSuperseded() || s.switcher.doubtful(j) || !s.leads(j) || !j.owes(state, to) {
+		// While a coordinator has not answered and no mode is taken, the job's ticks
+		// wait unrecorded.
+		if j.isSuperseded() || j.isAsking() || s.switcher.doubtful(j) || !s.leads(j) || !j.owes(state, to) {
 			continue
 		}
 		due = append(due, store.SettleJob{Job: state.Job, Seen: state.Settled, To: to})

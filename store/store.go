@@ -306,8 +306,9 @@ type TickRecord struct {
 	State State
 }
 
-// Span is the time during which a run of the job was in progress, from its
-// first known start to its end; To is 0 while it runs.
+// Span is the time during which a run of the job held its place, from the claim
+// of a pending or new row, over takeovers, to its end; To is 0 while it runs. The
+// time that a row waits for a retry does not belong to it.
 type Span struct{ From, To Millis }
 
 // TickView is what decide sees of one job.
