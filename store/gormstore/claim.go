@@ -184,8 +184,10 @@ func (c *claim) plan(ctx context.Context) error {
 			p.answer = store.ClaimedRun{Outcome: store.OutcomeDuplicate}
 		case n.Key.Class == store.ClassCron && j.PausedAt(n.Key.Tick):
 			p.fresh = newRow(c.ns, n, store.StateSkipped, store.ReasonPaused, c.now)
+			p.fresh.claimed = store.OutcomeSkipped
 		case c.runs[i].Skip != store.ReasonNone:
 			p.fresh = newRow(c.ns, n, store.StateSkipped, c.runs[i].Skip, c.now)
+			p.fresh.claimed = store.OutcomeSkipped
 		default:
 			if r, ok := blocked[n.Dedup]; ok {
 				p.answer = store.ClaimedRun{Outcome: store.OutcomeDuplicate, Execution: r.Execution}
@@ -203,7 +205,8 @@ func (c *claim) started(n *store.NewExecution, j *claimJob) fresh {
 	f.hold = true
 	f.Attempt, f.Owner, f.OwnerLabel = 1, c.hand.owner, c.hand.label
 	f.LeaseUntil = c.now.Add(c.hand.lease)
-	f.first, f.Started, f.Finished = c.now, c.now, 0
+	f.since, f.Started, f.Finished = c.now, c.now, 0
+	f.claimed = store.OutcomeStarted
 	if n.LockKey == "" {
 		j.top++
 		f.Fence = j.top
@@ -266,6 +269,7 @@ func (c *claim) judge(ctx context.Context, found map[store.Hash]row) error {
 			if c.runs[i].Busy == store.BusyBuffer {
 				f = newRow(c.ns, n, store.StatePending, store.ReasonNone, c.now)
 			}
+			f.claimed = store.OutcomeBusy
 			busy = append(busy, f)
 			p.answer = store.ClaimedRun{Outcome: store.OutcomeBusy, Execution: f.Execution}
 			found[p.hash] = f.row // the same key again in this request
@@ -288,17 +292,12 @@ func (c *claim) judge(ctx context.Context, found map[store.Hash]row) error {
 // repeated is the outcome of a run whose key has a record: what it was if the
 // record is the caller's own, by the ID that it made.
 func (c *claim) repeated(r *row, i int) store.Outcome {
-	if r.ID != c.news[i].ID {
-		return store.OutcomeDuplicate
-	}
 	switch {
-	case r.State == store.StateSkipped && r.Reason == store.ReasonOverlap && c.runs[i].Skip != store.ReasonOverlap:
-		return store.OutcomeBusy
-	case r.State == store.StateSkipped:
-		return store.OutcomeSkipped
-	case r.first != r.Created:
-		return store.OutcomeBusy // it was buffered, whatever became of it since
-	case r.State == store.StateRunning && r.Attempt == 1 && r.Owner == c.hand.owner:
+	case r.ID != c.news[i].ID || r.claimed == 0:
+		return store.OutcomeDuplicate
+	case r.claimed != store.OutcomeStarted:
+		return r.claimed
+	case r.State == store.StateRunning && r.Attempt == 1 && r.Owner == c.hand.owner && r.Started == r.Created:
 		return store.OutcomeStarted
 	}
 	return store.OutcomeDuplicate

@@ -165,7 +165,7 @@ func (s *Store) start(ctx context.Context, c sqldialect.Conn, r store.FetchReque
 	}
 	return rowsOf(ctx, c, "UPDATE "+s.t.executions+" SET attempt = attempt + 1, owner = ?, owner_label = ?,"+
 		" lease_until_ms = "+c.NowMillis+" + ?, started_ms = "+c.NowMillis+","+
-		" first_started_ms = CASE WHEN state = 1 THEN "+c.NowMillis+" ELSE first_started_ms END, finished_ms = 0,"+
+		" since_ms = CASE WHEN state = 1 THEN "+c.NowMillis+" ELSE since_ms END, finished_ms = 0,"+
 		" active_hash = active_key, dedup_hash = NULL, version = version + 1, fence = "+fence+", state = 2"+
 		" WHERE ns = ? AND (id, attempt) IN "+c.Tuples(len(rows), 2)+" AND "+guard+" RETURNING "+selected, args)
 }

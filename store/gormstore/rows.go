@@ -15,13 +15,14 @@ import (
 // row is an execution as it is stored.
 type row struct {
 	store.Execution
-	first store.Millis // since when the run has been in progress without a pause
+	since   store.Millis  // start of the stretch that the run is or was in progress, over takeovers
+	claimed store.Outcome // what the claim that made the row was told; 0 if something else made it
 }
 
 // selected are the columns that scan reads, in its order.
 const selected = `id, ns, queue, job, class, tick_ms, key_name, shard, request, lock_key, zone, spec_hash,
   state, reason, mode, priority, attempt, max_attempts, on_crash, cancel_requested, timeout_ms, missed_count,
-  owner, owner_label, lease_until_ms, fence, version, run_at_ms, created_ms, first_started_ms, started_ms, finished_ms,
+  owner, owner_label, lease_until_ms, fence, version, run_at_ms, created_ms, since_ms, claimed, started_ms, finished_ms,
   active_key, dedup_hash, args, args_hash, result, checkpoint, error_code, error_text, trace_parent, created_by`
 
 func scan(from sqldialect.Rows) (row, error) {
@@ -31,7 +32,7 @@ func scan(from sqldialect.Rows) (row, error) {
 	err := from.Scan(&id, &r.Namespace, &r.Queue, &r.Key.Job, &r.Key.Class, &r.Key.Tick, &r.Key.Name, &r.Key.Shard, &r.Key.Request,
 		&r.LockKey, &r.Zone, &r.SpecHash,
 		&r.State, &r.Reason, &r.Mode, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.OnCrash, &r.CancelRequested, &timeout, &r.MissedCount,
-		&owner, &r.OwnerLabel, &r.LeaseUntil, &r.Fence, &r.Version, &r.RunAt, &r.Created, &r.first, &r.Started, &r.Finished,
+		&owner, &r.OwnerLabel, &r.LeaseUntil, &r.Fence, &r.Version, &r.RunAt, &r.Created, &r.since, &r.claimed, &r.Started, &r.Finished,
 		&active, &dedup, &r.Args, &argsHash, &r.Result, &r.Checkpoint, &r.ErrorCode, &r.ErrorText, &r.TraceParent, &r.CreatedBy)
 	if err != nil {
 		return row{}, err
@@ -59,12 +60,12 @@ func rowsOf(ctx context.Context, c sqldialect.Conn, query string, args []any) ([
 // insertColumns go with insertRow and values.
 const insertColumns = `(id, ns, queue, job, class, tick_ms, key_name, shard, request, run_hash, dedup_hash, active_key, active_hash,
   lock_key, zone, spec_hash, state, reason, mode, priority, attempt, max_attempts, on_crash, timeout_ms, missed_count,
-  owner, owner_label, lease_until_ms, fence, started_ms, first_started_ms, finished_ms, args, args_hash, trace_parent, created_by,
+  owner, owner_label, lease_until_ms, fence, started_ms, since_ms, claimed, finished_ms, args, args_hash, trace_parent, created_by,
   created_ms, run_at_ms)`
 
 // insertRow leaves the instants to the database's clock where they are NULL.
 func insertRow(d *sqldialect.Dialect) string {
-	return "(" + strings.Repeat("?, ", 36) + "COALESCE(?, " + d.NowMillis + "), COALESCE(?, " + d.NowMillis + ") + ?)"
+	return "(" + strings.Repeat("?, ", 37) + "COALESCE(?, " + d.NowMillis + "), COALESCE(?, " + d.NowMillis + ") + ?)"
 }
 
 // insertMax is the number of rows of one INSERT; SQLite takes 32766 parameters.
@@ -122,7 +123,7 @@ func (f *fresh) values(args []any) []any {
 		f.hash[:], hashOrNull(f.Dedup), hashOrNull(f.Active), hashOrNull(held),
 		f.LockKey, f.Zone, f.SpecHash, f.State, f.Reason, f.Mode, f.Priority, f.Attempt, f.MaxAttempts, f.OnCrash,
 		f.Timeout.Milliseconds(), f.MissedCount,
-		ownerOrNull(f.Owner), f.OwnerLabel, f.LeaseUntil, f.Fence, f.Started, f.first, f.Finished, bytesOrNull(f.Args), hashOrNull(f.ArgsHash), f.TraceParent, f.CreatedBy,
+		ownerOrNull(f.Owner), f.OwnerLabel, f.LeaseUntil, f.Fence, f.Started, f.since, f.claimed, f.Finished, bytesOrNull(f.Args), hashOrNull(f.ArgsHash), f.TraceParent, f.CreatedBy,
 		millisOrNull(f.Created), millisOrNull(f.RunAt), f.delay.Milliseconds())
 }
 
@@ -136,7 +137,7 @@ func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) erro
 	one := insertRow(c.Dialect)
 	for len(rows) > 0 {
 		n := min(len(rows), insertMax)
-		args := make([]any, 0, 39*n)
+		args := make([]any, 0, 40*n)
 		for i := range rows[:n] {
 			args = rows[i].values(args)
 		}

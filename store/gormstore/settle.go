@@ -107,7 +107,7 @@ func (w *settling) run(ctx context.Context, r store.SettleRequest, decide func(s
 func (w *settling) look(ctx context.Context, v *store.TickView) error {
 	t := w.s.t.executions
 	query := "SELECT 1, tick_ms, state FROM " + t + " WHERE ns = ? AND job = ? AND class = 1 AND tick_ms > ? AND tick_ms <= ?" +
-		" UNION ALL SELECT 2, first_started_ms, finished_ms FROM " + t + " WHERE ns = ? AND job = ? AND first_started_ms > 0 AND state <> 1" +
+		" UNION ALL SELECT 2, since_ms, finished_ms FROM " + t + " WHERE ns = ? AND job = ? AND since_ms > 0 AND state <> 1" +
 		" AND (finished_ms = 0 OR finished_ms >= ?)" +
 		" UNION ALL SELECT 3, COALESCE((SELECT tick_ms FROM " + t + " WHERE ns = ? AND job = ? AND class = 1 AND state IN (1, 2, 3, 4, 5, 8)" +
 		" ORDER BY tick_ms DESC LIMIT 1), 0), 0"

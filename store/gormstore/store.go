@@ -25,6 +25,7 @@ const callTimeout = 30 * time.Second
 // Store keeps executions in a SQL database. It is safe for concurrent use. It
 // holds nothing but the *gorm.DB, which its maker closes.
 type Store struct {
+	db     *gorm.DB
 	conn   sqldialect.Conn
 	schema *sqldialect.Set
 	prefix string
@@ -54,7 +55,7 @@ func WithPrefix(prefix string) Option { return func(s *Store) { s.prefix = prefi
 // once before the first use. The db must not be in a transaction. Supported are
 // the databases that internal/sqldialect knows: SQLite.
 func New(db *gorm.DB, opts ...Option) (*Store, error) {
-	s := &Store{prefix: DefaultPrefix}
+	s := &Store{db: db, prefix: DefaultPrefix}
 	for _, o := range opts {
 		o(s)
 	}
@@ -69,6 +70,10 @@ func New(db *gorm.DB, opts ...Option) (*Store, error) {
 	s.q = newStatements(s.t, s.conn.Dialect)
 	return s, nil
 }
+
+// DB is the database that the store was made on. Transactions begun on it can be
+// given to [Store.FinishTx].
+func (s *Store) DB() *gorm.DB { return s.db }
 
 // Migrate brings the tables up to what this program needs, in one transaction:
 // of several processes that start at once one does it. Tables of a newer program
