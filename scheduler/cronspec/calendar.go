@@ -31,7 +31,7 @@ func newCalendar(p *cron.SpecSchedule) calendar {
 
 // satisfiable reports whether there is a day that matches.
 func (c *calendar) satisfiable() bool {
-	if c.eitherDay || c.dayOfMonth&1<<1 != 0 {
+	if c.eitherDay {
 		return true
 	}
 	for n := monthIndex(2000, time.January); n <= monthIndex(2000, time.December); n++ {

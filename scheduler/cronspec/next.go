@@ -61,7 +61,7 @@ func (s *Spec) next(instant int64) (int64, bool) {
 func (s *Spec) prev(instant, floor int64) (int64, bool) {
 	if s.every > 0 {
 		at := s.everyBefore(instant)
-		return at, at >= floor && instant >= floor
+		return at, at >= floor
 	}
 	for instant >= floor {
 		st := s.stretchAt(instant)

@@ -45,7 +45,7 @@ func (st *stretch) gapNote(instant int64) string {
 	if today, _ := split(instant + st.offset); firstDay != today {
 		where = "on " + time.Unix(first, 0).UTC().Format(time.DateOnly)
 	}
-	if st.isOrdinary(instant) {
+	if st.spec.cal.matches(instant + st.offset) {
 		return fmt.Sprintf("also for %s, which %s not exist %s (clocks go forward)", what, verb, where)
 	}
 	return fmt.Sprintf("moved: %s %s not exist %s (clocks go forward)", what, verb, where)

@@ -55,16 +55,11 @@ func (st *stretch) count(from, to int64) int64 {
 	n := cal.count(lo, hi) - cal.count(max(lo, st.dropLo), min(hi, st.dropHi))
 	// Moved instants are few, one for a gap or, shifted, as many as it has walls.
 	for m, ok := st.nextMoved(from); ok && m < to; m, ok = st.nextMoved(m + 1) {
-		if !st.isOrdinary(m) {
+		if !cal.matches(m + st.offset) {
 			n++
 		}
 	}
 	return n
-}
-
-func (st *stretch) isOrdinary(instant int64) bool {
-	wall := instant + st.offset
-	return st.spec.cal.matches(wall) && !st.dropped(wall)
 }
 
 func (st *stretch) nextOrdinary(instant int64) (int64, bool) {
