@@ -92,7 +92,8 @@ func (l *Locker) wait(ctx context.Context, s *slot, w wanted) (*Lease, error) {
 			pause = backoff.Policy{Base: l.cfg.Poll / 4, Max: l.cfg.Poll}.Delay(failures)
 			failures++
 		}
-		switch ended := l.pause(ctx, s, pause, hint); {
+		here := held != nil && held.here && failures == 0
+		switch ended := l.pause(ctx, s, pause, hint, here); {
 		case ended == nil:
 		case errors.Is(ended, ErrClosed):
 			return nil, ended
@@ -118,9 +119,14 @@ func (l *Locker) lookAgain(h Holder) time.Duration {
 }
 
 // pause waits for a hint, for the key to be given up by this process, or for d
-// where another holds it.
-func (l *Locker) pause(ctx context.Context, s *slot, d time.Duration, hint <-chan struct{}) error {
+// where another holds it. If here, it was this process which held it at the last
+// look.
+func (l *Locker) pause(ctx context.Context, s *slot, d time.Duration, hint <-chan struct{}, here bool) error {
 	l.mu.Lock()
+	if here && s.holder == nil {
+		l.mu.Unlock()
+		return nil // given up since
+	}
 	var freed chan struct{}
 	if s.holder != nil {
 		if s.freed == nil {
@@ -180,8 +186,8 @@ func (l *Locker) want(ctx context.Context, key string, opts []Option) (wanted, e
 			return w, err
 		}
 	}
-	if len(o.label) > maxLabelBytes {
-		return w, invalid("label: %d bytes; shorten it to %d", len(o.label), maxLabelBytes)
+	if len(o.label) > MaxLabelBytes {
+		return w, invalid("label: %d bytes; shorten it to %d", len(o.label), MaxLabelBytes)
 	}
 	if l.acquiring.Err() != nil {
 		return w, ErrClosed
@@ -269,7 +275,7 @@ func (l *Locker) observeAttempt(key string, lease *Lease, err error, took time.D
 	case lease != nil:
 		l.observe(EventAcquired{Key: key, Fence: lease.fence, Took: took})
 	case errors.As(err, &held):
-		l.observe(EventHeld{Key: key, Holder: held.Holder, Took: took})
+		l.observe(EventHeld{Key: key, Holder: held.Holder, Local: held.here, Took: took})
 	case errors.Is(err, ErrUnavailable):
 		l.observe(EventUnavailable{Key: key, Err: err, Took: took})
 	}
@@ -282,7 +288,7 @@ func (l *Locker) heldHere(s *slot) *HeldError {
 	if e == nil {
 		return nil
 	}
-	return &HeldError{Holder{
+	return &HeldError{here: true, Holder: Holder{
 		Key: s.key, Label: e.req.Label, Token: e.req.Token, Fence: e.fence,
 		Remaining: max(e.deadline.Remaining(), 0),
 	}}
@@ -312,11 +318,11 @@ func (l *Locker) ask(ctx context.Context, s *slot, w wanted) (*Lease, error) {
 	}
 	req := driver.Request{Key: s.key, Token: driver.NewToken(), TTL: w.t.ttl, Label: w.label}
 	retry := backoff.Policy{Base: w.t.request / 20, Max: w.t.request / 2}
-	start := leaseclock.Now()
+	start := time.Now()
 	unknown := false
 	for try := 1; ; try++ {
 		sent := leaseclock.Now()
-		call, cancel := context.WithTimeout(ctx, min(w.t.request, 2*w.t.request-sent.Since(start)))
+		call, cancel := context.WithTimeout(ctx, min(w.t.request, 2*w.t.request-time.Since(start)))
 		g, raw := l.d.Acquire(call, req)
 		err := l.judge(ctx, call, req, raw)
 		cancel()
@@ -333,7 +339,7 @@ func (l *Locker) ask(ctx context.Context, s *slot, w wanted) (*Lease, error) {
 		if !unknown {
 			return nil, err
 		}
-		worthwhile := try < maxTries && start.Elapsed() < 2*w.t.request*8/10
+		worthwhile := try < maxTries && time.Since(start) < 2*w.t.request*8/10
 		if worthwhile && backoff.Wait(ctx, retry.Delay(try-1)) == nil {
 			continue
 		}
@@ -353,7 +359,7 @@ func (l *Locker) judge(ctx, call context.Context, req driver.Request, err error)
 	var held *driver.HeldError
 	if errors.As(err, &held) && held.Holder.Token != req.Token {
 		held.Holder.Key = req.Key
-		return &HeldError{held.Holder}
+		return &HeldError{Holder: held.Holder}
 	}
 	return l.unavailable(ctx, call, OpAcquire, req.Key, err)
 }

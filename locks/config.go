@@ -65,14 +65,15 @@ func (c Config) Validate() error {
 			return invalid("%s: %v is negative; leave it out for the default", f.name, f.value)
 		}
 	}
-	if len(c.Label) > maxLabelBytes {
-		return invalid("label: %d bytes; shorten it to %d", len(c.Label), maxLabelBytes)
+	if len(c.Label) > MaxLabelBytes {
+		return invalid("label: %d bytes; shorten it to %d", len(c.Label), MaxLabelBytes)
 	}
 	c = c.withDefaults(false)
 	return c.timing(c.TTL).check()
 }
 
-const maxLabelBytes = 200
+// MaxLabelBytes is the longest label.
+const MaxLabelBytes = 200
 
 func (c Config) withDefaults(pushed bool) Config {
 	def := func(field *time.Duration, value time.Duration) {
@@ -96,7 +97,7 @@ func (c Config) withDefaults(pushed bool) Config {
 			host = filepath.Base(os.Args[0])
 		}
 		pid := fmt.Sprintf(":%d", os.Getpid())
-		c.Label = host[:min(len(host), maxLabelBytes-len(pid))] + pid
+		c.Label = host[:min(len(host), MaxLabelBytes-len(pid))] + pid
 	}
 	return c
 }

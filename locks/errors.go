@@ -44,6 +44,8 @@ var (
 // HeldError says who holds the key. It matches [ErrHeld].
 type HeldError struct {
 	Holder Holder // Label and Remaining as far as the backend knows them
+
+	here bool // this process holds it
 }
 
 func (e *HeldError) Error() string {

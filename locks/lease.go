@@ -192,7 +192,7 @@ func (e *Lease) armGuard() {
 	if mutation.On("lock-guard-timer") {
 		return
 	}
-	e.guard = time.AfterFunc(e.deadline.Remaining(), e.guardFired)
+	e.guard = time.AfterFunc(time.Until(e.deadline.Time()), e.guardFired)
 }
 
 func (e *Lease) guardFired() {

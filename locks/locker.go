@@ -80,6 +80,9 @@ func (l *Locker) Config() Config { return l.cfg }
 // [ErrUnavailable] or [ErrUnsupported].
 func (l *Locker) Inspect(ctx context.Context, key string) (Holder, error) {
 	var h Holder
+	if err := checkKey(key, l.limits.MaxKeyBytes); err != nil {
+		return h, err
+	}
 	err := l.look(ctx, key, func(ctx context.Context) (err error) {
 		h, err = l.inspect.Inspect(ctx, key)
 		return err
@@ -106,6 +109,9 @@ func (l *Locker) List(ctx context.Context, prefix string, limit int) ([]Holder, 
 // then two may work, and only a check of the fence keeps the old one out.
 func (l *Locker) ForceRelease(ctx context.Context, key string) (driver.Released, error) {
 	var r driver.Released
+	if err := checkKey(key, l.limits.MaxKeyBytes); err != nil {
+		return r, err
+	}
 	err := l.look(ctx, key, func(ctx context.Context) (err error) {
 		r, err = l.inspect.ForceRelease(ctx, key)
 		return err
@@ -154,6 +160,11 @@ func (l *Locker) Close(ctx context.Context) error {
 		}
 	}
 	l.closed = make(chan struct{})
+	if ctx.Err() != nil { // what can be done at once is done all the same
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), l.cfg.ReleaseTimeout/2)
+		defer cancel()
+	}
 	var idle []*Lease
 	var tell []context.CancelCauseFunc
 	for _, e := range l.leases {

@@ -72,7 +72,7 @@ func (l *Locker) sendRelease(ctx context.Context, e *Lease, lost error, idle <-c
 		}
 	}
 	l.mu.Lock()
-	held := lost == nil && !e.deadline.Expired()
+	held := lost == nil && time.Now().Before(e.deadline.Time())
 	l.mu.Unlock()
 	timeout := min(e.t.request, l.cfg.ReleaseTimeout/2)
 	retry := backoff.Policy{Base: timeout / 20, Max: timeout}

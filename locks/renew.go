@@ -209,7 +209,7 @@ func (l *Locker) renewed(group []*Lease, errs []error, sent leaseclock.Instant) 
 			e.failures, e.renewErr = 0, nil
 			e.deadline = leaseclock.NewDeadline(sent, e.t.ttl, e.t.margin)
 			if e.guard != nil {
-				e.guard.Reset(e.deadline.At(now))
+				e.guard.Reset(time.Until(e.deadline.Time()))
 			}
 			e.due = sent.Time().Add(scale(e.t.interval, next))
 		case errors.Is(err, driver.ErrNotOurs):

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -144,23 +145,28 @@ func TestLateAnswerRevivesNothing(t *testing.T) {
 	})
 }
 
-// goroutines counts them when all those of the bubble have come to rest.
-func goroutines() int {
-	time.Sleep(1)
+// ours returns the stacks of goroutines that are at work in a Locker, once all of
+// the bubble have come to rest.
+func ours() (stacks []string) {
 	synctest.Wait()
-	return runtime.NumGoroutine()
+	buf := make([]byte, 1<<20)
+	for _, stack := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if strings.Contains(stack, "solotick/locks.(") {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
 }
 
 func TestAThousandLeasesShareTheirRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, nil, locks.Config{})
-		before := goroutines()
 		for _, k := range keys(1000) {
 			p.mustTry(t, k)
 			time.Sleep(3 * time.Millisecond) // not all at once
 		}
-		if n := goroutines() - before; n > 0 {
-			t.Errorf("%d goroutines for 1000 held leases, want none", n)
+		if stacks := ours(); len(stacks) > 0 {
+			t.Errorf("%d goroutines for 1000 held leases, want none: %v", len(stacks), stacks)
 		}
 		const intervals = 30
 		from := p.faults.Calls(lockstest.Renew)
@@ -192,7 +198,6 @@ func TestOneStrugglingLeaseDoesNotCutTheOthersShort(t *testing.T) {
 
 func TestAnIdleLockerSendsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		before := goroutines()
 		p := newProcess(t, nil, locks.Config{})
 		lease := p.mustTry(t, "k")
 		time.Sleep(3 * ttl)
@@ -202,8 +207,8 @@ func TestAnIdleLockerSendsNothing(t *testing.T) {
 		if got := p.faults.AllCalls(); got != n {
 			t.Errorf("%d requests while idle", got-n)
 		}
-		if got := goroutines(); got > before {
-			t.Errorf("%d goroutines while idle, %d before", got, before)
+		if stacks := ours(); len(stacks) > 0 {
+			t.Errorf("goroutines while idle: %v", stacks)
 		}
 	})
 }

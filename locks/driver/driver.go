@@ -90,7 +90,7 @@ type Limiter interface {
 type Limits struct {
 	MinTTL      time.Duration // shortest TTL the backend honours
 	Granularity time.Duration // TTLs must be a multiple of this
-	MaxKeyBytes int           // longest key
+	MaxKeyBytes int           // longest key, if less than 512
 }
 
 // Token is the owner of one grant: 128 random bits, compared whole.
@@ -108,10 +108,10 @@ func (t Token) String() string { return hex.EncodeToString(t[:]) }
 
 // Request asks for a key.
 type Request struct {
-	Key   string        // whole key, such as lock:shop:cron:report; never empty
+	Key   string        // whole key, such as lock:shop:cron:report: 1 to 512 bytes of UTF-8 without control characters
 	Token Token         // owner of the grant asked for
 	TTL   time.Duration // life of the grant, counted by the backend
-	Label string        // host, pid and the like, for people only
+	Label string        // host, pid and the like, for people only; at most 200 bytes
 }
 
 // Grant is a key given for a time.

@@ -1,0 +1,150 @@
+package sqllock
+
+import (
+	"context"
+	"embed"
+	"fmt"
+
+	"gorm.io/gorm"
+
+	"github.com/solotick/solotick/internal/sqldialect"
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/driver"
+)
+
+//go:embed migrations
+var migrations embed.FS
+
+// DefaultPrefix begins the name of the table.
+const DefaultPrefix = "solotick_"
+
+// SchemaStatus tells which migrations are applied.
+type SchemaStatus = sqldialect.Status
+
+// Option changes how NewDriver makes a Driver.
+type Option func(*Driver)
+
+// WithPrefix sets the prefix of the table names: a lower-case letter, then
+// letters, digits and underscores. Default [DefaultPrefix].
+func WithPrefix(prefix string) Option { return func(d *Driver) { d.prefix = prefix } }
+
+// New returns a Locker on an open database, with tables of the default prefix. A
+// nil cfg is the zero Config. It sends nothing; the table is made at the first
+// use if it is missing. The db stays the caller's to close, after the Locker.
+func New(db *gorm.DB, cfg *locks.Config) (*locks.Locker, error) {
+	d, err := NewDriver(db)
+	if err != nil {
+		return nil, err
+	}
+	if cfg == nil {
+		cfg = new(locks.Config)
+	}
+	return locks.New(d, *cfg)
+}
+
+// NewDriver returns a driver on an open database. The db must not be in a
+// transaction: a lock that were rolled back with its caller's work would have two
+// holders.
+func NewDriver(db *gorm.DB, opts ...Option) (*Driver, error) {
+	d := &Driver{prefix: DefaultPrefix}
+	for _, o := range opts {
+		o(d)
+	}
+	var err error
+	if d.conn, err = sqldialect.Pool(db); err != nil {
+		return nil, fmt.Errorf("sqllock: %w", err)
+	}
+	if d.schema, err = sqldialect.LoadSet("locks", migrations, "migrations", d.prefix, d.conn.Dialect); err != nil {
+		return nil, fmt.Errorf("sqllock: %w", err)
+	}
+	d.q = newStatements(d.prefix+"locks", d.conn.Dialect)
+	return d, nil
+}
+
+// Migrate makes the table, or brings it up to date. Calling it is needed only
+// where the program may not create tables when it first uses a lock.
+func (d *Driver) Migrate(ctx context.Context) error {
+	if err := d.schema.Up(ctx, d.conn); err != nil {
+		return fmt.Errorf("sqllock: migrate: %w", err)
+	}
+	return nil
+}
+
+// MigrationStatus tells which migrations are applied and which are pending.
+func (d *Driver) MigrationStatus(ctx context.Context) (SchemaStatus, error) {
+	st, err := d.schema.Status(ctx, d.conn)
+	if err != nil {
+		return st, fmt.Errorf("sqllock: migration status: %w", err)
+	}
+	return st, nil
+}
+
+// MigrationSQL is the schema as a script, for those who run migrations by hand.
+func (d *Driver) MigrationSQL() string { return d.schema.SQL(d.conn.Dialect) }
+
+// PluginConfig is the plugin's part of a configuration file.
+type PluginConfig struct {
+	// DSN names the database: for SQLite the path of a file. Required.
+	DSN string `yaml:"dsn"`
+	// TablePrefix begins the name of the table. Default solotick_.
+	TablePrefix string `yaml:"table_prefix"`
+}
+
+// Validate reports the first setting that cannot work.
+func (c PluginConfig) Validate() error {
+	if c.DSN == "" {
+		return fmt.Errorf("sqllock: dsn: it is empty; name the database (for SQLite the path of a file)")
+	}
+	if c.TablePrefix != "" {
+		if err := sqldialect.CheckPrefix(c.TablePrefix); err != nil {
+			return fmt.Errorf("sqllock: table_prefix: %w", err)
+		}
+	}
+	return nil
+}
+
+// Opener opens a database and tells how to close it. The program passes it in, so
+// that this package links no database driver.
+type Opener func(ctx context.Context, dsn string) (db *gorm.DB, closer func() error, err error)
+
+// Plugin returns the backend called name, such as "sqlite", over open. Each driver
+// has its own connection, apart from those that carry the program's transactions.
+func Plugin(name string, open Opener) locks.Plugin {
+	return locks.Plugin{
+		Name: name,
+		Open: func(ctx context.Context, decode func(any) error) (driver.Driver, error) {
+			var cfg PluginConfig
+			if err := decode(&cfg); err != nil {
+				return nil, err
+			}
+			if err := cfg.Validate(); err != nil {
+				return nil, err
+			}
+			if cfg.TablePrefix == "" {
+				cfg.TablePrefix = DefaultPrefix
+			}
+			db, closer, err := open(ctx, cfg.DSN)
+			if err != nil {
+				return nil, fmt.Errorf("sqllock: %w", err)
+			}
+			d, err := NewDriver(db, WithPrefix(cfg.TablePrefix))
+			if err == nil {
+				err = d.Migrate(ctx)
+			}
+			if err != nil {
+				_ = closer() // the error that matters is the first
+				return nil, err
+			}
+			return &owned{d, closer}, nil
+		},
+	}
+}
+
+// owned is a driver that closes its database.
+type owned struct {
+	*Driver
+	closer func() error
+}
+
+// Close implements io.Closer.
+func (o *owned) Close() error { return o.closer() }
