@@ -275,13 +275,16 @@ func (d *Document) unknown(p pair, path string, known []string) {
 		shown = shownKey("")
 	}
 	remedy := "known keys are " + strings.Join(known, ", ")
+	if len(known) == 0 {
+		remedy = "remove it: no key is known here"
+	}
 	switch {
 	case shown != p.key:
 		remedy = "is a space missing after the colon, or a quote? " + remedy
 	case near != "":
 		remedy = "did you mean " + near + "?"
 	case len(known) > 12:
-		remedy = "remove it; configs/reference.yaml has every key"
+		remedy = "remove it; configs/worker.yaml has every key"
 	}
 	d.problem(p.at, path, fmt.Sprintf("unknown key %q", shown), remedy)
 }

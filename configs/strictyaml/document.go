@@ -64,6 +64,14 @@ func (d *Document) Err() error {
 	return ps.sorted()
 }
 
+// Fork is a document with the same values and no problems, for checks that are
+// made after it was accepted.
+func (d *Document) Fork() *Document {
+	f := *d
+	f.found, f.hidden = nil, slices.Clone(d.hidden)
+	return &f
+}
+
 // Readable reports whether there is anything to decode.
 func (d *Document) Readable() bool { return d.root != nil }
 
@@ -88,6 +96,11 @@ func (d *Document) Has(path string) bool {
 // Add adds a problem of the value at path.
 func (d *Document) Add(path, message, remedy string) { d.problem(d.At(path), path, message, remedy) }
 
+// Problem is a problem of the value at path that is not added.
+func (d *Document) Problem(path, message, remedy string) Problem {
+	return Problem{d.o.File, d.At(path), path, d.scrub(message), d.scrub(remedy)}
+}
+
 // AddError adds the errors that a configuration's Validate joined. Each reads
 // "package: field: problem" or "package: invalid field: problem", with the field's
 // path below prefix.
@@ -103,11 +116,11 @@ func (d *Document) AddError(prefix string, err error) {
 	}
 	message := err.Error()
 	path := prefix
-	if _, rest, ok := strings.Cut(message, ": "); ok {
-		field, problem, ok := strings.Cut(strings.TrimPrefix(rest, "invalid "), ": ")
-		if ok && !strings.Contains(field, " ") {
+	if pkg, rest, ok := strings.Cut(message, ": "); ok && !strings.Contains(pkg, " ") {
+		message = strings.TrimPrefix(rest, "invalid ")
+		if field, problem, ok := strings.Cut(message, ": "); ok && !strings.Contains(field, " ") {
 			message = problem
-			path = strings.TrimPrefix(strings.TrimPrefix(field, prefix+"."), ".")
+			path = strings.TrimPrefix(field, prefix+".")
 			if prefix != "" {
 				path = prefix + "." + path
 			}

@@ -19,8 +19,12 @@ import (
 
 // Deps are the things passed in code.
 type Deps struct {
-	// Lease is scheduler.Config.Lease, which bounds the grace. Default 10s.
+	// Lease is scheduler.Config.Lease, which bounds the grace of a lost run.
+	// Default 10s.
 	Lease time.Duration
+	// DrainTimeout is scheduler.Config.DrainTimeout, which bounds the grace when the
+	// process stops. Default 10s.
+	DrainTimeout time.Duration
 	// Logger gets a line per command that was stopped. Default slog.Default().
 	Logger *slog.Logger
 }
@@ -73,6 +77,7 @@ func New(cfg Config, deps Deps) (scheduler.Handler, error) {
 type command struct {
 	cfg   Config
 	lease time.Duration
+	drain time.Duration
 	log   *slog.Logger
 }
 
@@ -80,9 +85,12 @@ func newCommand(cfg Config, deps Deps) (*command, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	c := &command{cfg: cfg.withDefaults(), lease: deps.Lease, log: deps.Logger}
+	c := &command{cfg: cfg.withDefaults(), lease: deps.Lease, drain: deps.DrainTimeout, log: deps.Logger}
 	if c.lease <= 0 {
 		c.lease = 10 * time.Second
+	}
+	if c.drain <= 0 {
+		c.drain = 10 * time.Second
 	}
 	if c.log == nil {
 		c.log = slog.Default()
@@ -175,10 +183,14 @@ func stopped(cause, err error) error {
 }
 
 // grace is short where the lease is what ended: its holder has a fifth of it left
-// before another process can take over.
+// before another process can take over. After a drain the scheduler waits for a
+// quarter of the drain timeout, at most 5s; the command must be gone before.
 func (c *command) grace(cause error) time.Duration {
-	if errors.Is(cause, scheduler.ErrLeaseLost) || errors.Is(cause, scheduler.ErrGateLost) {
+	switch {
+	case errors.Is(cause, scheduler.ErrLeaseLost), errors.Is(cause, scheduler.ErrGateLost):
 		return min(c.cfg.Grace, c.lease/10)
+	case errors.Is(cause, scheduler.ErrDraining):
+		return min(c.cfg.Grace, min(c.drain/4, 5*time.Second)*4/5)
 	}
 	return c.cfg.Grace
 }

@@ -238,7 +238,6 @@ func TestNobodySurvivesTheCommand(t *testing.T) {
 func TestTermGivesTimeToTidyUp(t *testing.T) {
 	fifo := pipe(t)
 	c := shell(t, `trap 'echo tidy; exit 0' TERM; echo $$ >"$FIFO"; while :; do sleep 0.05; done`, func(c *Config) {
-		c.Grace = time.Minute
 		c.Env = map[string]secret.Value{"FIFO": secret.New(fifo)}
 	})
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -266,7 +265,7 @@ func TestNoCommandIsStartedWithoutRight(t *testing.T) {
 }
 
 func TestGraceEndsBeforeTheLease(t *testing.T) {
-	c, err := newCommand(Config{Command: []string{"x"}, Grace: time.Minute}, Deps{Lease: 2 * time.Second})
+	c, err := newCommand(Config{Command: []string{"x"}, Grace: time.Minute}, Deps{Lease: 2 * time.Second, DrainTimeout: 4 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +273,7 @@ func TestGraceEndsBeforeTheLease(t *testing.T) {
 		scheduler.ErrLeaseLost:                     200 * time.Millisecond,
 		fmt.Errorf("%w: x", scheduler.ErrGateLost): 200 * time.Millisecond,
 		scheduler.ErrTimeout:                       time.Minute,
-		scheduler.ErrDraining:                      time.Minute,
+		scheduler.ErrDraining:                      800 * time.Millisecond,
 		scheduler.ErrCancelRequested:               time.Minute,
 		context.Canceled:                           time.Minute,
 	} {

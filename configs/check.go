@@ -1,0 +1,198 @@
+package configs
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/solotick/solotick/configs/strictyaml"
+	"github.com/solotick/solotick/scheduler"
+	"github.com/solotick/solotick/scheduler/cronspec"
+	"github.com/solotick/solotick/store"
+)
+
+type checker struct {
+	*Loaded
+	o Options
+}
+
+var tablePrefix = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,31}$`)
+
+func (c *checker) check() {
+	if err := scheduler.ValidateName(c.Namespace); err != nil {
+		c.doc.Add("namespace", err.Error(), "")
+	}
+	c.store()
+	c.locks()
+	s := c.Scheduler
+	s.Namespace = "checked-above"
+	c.doc.AddError("scheduler", s.Validate())
+	c.doc.AddError("degradation", c.Degradation.Validate())
+	allowed(c, "log.level", c.Log.Level, "debug", "info", "warn", "error")
+	allowed(c, "log.format", c.Log.Format, "text", "json")
+	c.jobs()
+}
+
+// allowed adds a problem unless the value is one of names or not given.
+func allowed[T ~string](c *checker, path string, value T, names ...T) {
+	if value == "" || slices.Contains(names, value) {
+		return
+	}
+	texts := make([]string, len(names))
+	for i, n := range names {
+		texts[i] = string(n)
+	}
+	c.doc.Add(path, fmt.Sprintf("%.64q is not a name known here", value), strictyaml.Allowed(string(value), texts))
+}
+
+func (c *checker) store() {
+	known := c.o.StoreDrivers == nil || slices.Contains(c.o.StoreDrivers, c.Store.Driver)
+	if !known {
+		allowed(c, "store.driver", c.Store.Driver, c.o.StoreDrivers...)
+	}
+	if known && c.Store.DSN.IsZero() {
+		c.doc.Add("store", "has no dsn", "write dsn: or dsn_file:")
+	}
+	if !tablePrefix.MatchString(c.Store.TablePrefix) {
+		c.doc.Add("store.table_prefix", fmt.Sprintf("%.64q cannot begin the name of a table", c.Store.TablePrefix), "use lower-case letters, digits and _, at most 32")
+	}
+}
+
+func (c *checker) locks() {
+	known := append([]string{LocksInStore}, c.o.LockDrivers...)
+	if c.o.LockDrivers != nil {
+		allowed(c, "locks.driver", c.Locks.Driver, known...)
+	}
+	c.doc.AddError("locks", c.Locks.Config.Validate())
+	for _, key := range slices.Sorted(maps.Keys(c.Locks.Sections)) {
+		if key != c.Locks.Driver && !slices.Contains(known, key) {
+			c.doc.UnknownKey("locks", key, append(append(lockKeys(), known...), c.Locks.Driver))
+		}
+	}
+}
+
+// crashes are the crash policies by their names in the file.
+var crashes = map[string]store.OnCrash{
+	"rerun": store.CrashRerun, "mark_failed": store.CrashFail, "next_tick": store.CrashNextTick, "indeterminate": store.CrashIndeterminate,
+}
+
+func (c *checker) jobs() {
+	first := map[string]int{}
+	for i, j := range c.Jobs {
+		path := fmt.Sprintf("jobs[%d]", i)
+		if err := scheduler.ValidateName(j.Name); err != nil {
+			c.doc.Add(path+".name", err.Error(), "")
+		} else if earlier, twice := first[j.Name]; twice {
+			c.doc.Add(path+".name", fmt.Sprintf("job %q is defined a second time, the first is in line %d", j.Name, c.doc.At(fmt.Sprintf("jobs[%d].name", earlier)).Line), "rename or remove one of them")
+		} else {
+			first[j.Name] = i
+		}
+		c.kind(path, j)
+		c.policies(path, j)
+		c.trigger(path, j)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Degradation.Jobs)) {
+		if _, ok := first[name]; !ok && len(c.Jobs) > 0 {
+			at := "degradation.jobs." + name
+			remedy := "remove it, unless the job is defined in code"
+			if near := strictyaml.Nearest(name, slices.Collect(maps.Keys(first))); near != "" {
+				remedy = "did you mean " + near + "?"
+			}
+			c.Warnings = append(c.Warnings, c.doc.Problem(at, "no job of this file has that name", remedy))
+		}
+	}
+}
+
+func (c *checker) kind(path string, j Job) {
+	var kinds []string
+	for _, kind := range []string{"exec", "http", "sql"} {
+		if c.doc.Has(path + "." + kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	switch {
+	case len(kinds) == 0:
+		c.doc.Add(path, "says nothing to do", "give one of exec, http and sql")
+	case len(kinds) > 1:
+		c.doc.Add(path+"."+kinds[1], "stands beside "+kinds[0], "keep one of them, and make a job of its own for the other")
+	}
+	if j.Exec != nil {
+		c.doc.AddError(path+".exec", j.Exec.Validate())
+	}
+	if j.HTTP != nil {
+		c.doc.AddError(path+".http", j.HTTP.Validate())
+	}
+	if c.doc.Has(path+".sql") && strings.TrimSpace(j.SQL) == "" {
+		c.doc.Add(path+".sql", "is empty", "write one or more statements")
+	}
+}
+
+func (c *checker) policies(path string, j Job) {
+	allowed(c, path+".misfire", j.Misfire, scheduler.MisfireFireOnce, scheduler.MisfireFireAll, scheduler.MisfireSkip)
+	allowed(c, path+".overlap", j.Overlap, scheduler.OverlapSkip, scheduler.OverlapBufferAll)
+	allowed(c, path+".gate", j.Gate, scheduler.GateLock, scheduler.GateLeader, scheduler.GateNone)
+	allowed(c, path+".degraded", j.Degraded, scheduler.Modes()...)
+	allowed(c, path+".on_crash", j.OnCrash, "rerun", "mark_failed", "next_tick", "indeterminate")
+	for key, negative := range map[string]bool{
+		"timeout": j.Timeout < 0, "retry.attempts": j.Retry.Attempts < 0, "retry.base": j.Retry.Base < 0, "retry.max": j.Retry.Max < 0,
+		"catch_up.window": j.CatchUp.Window < 0, "catch_up.most": j.CatchUp.Most < 0,
+	} {
+		if negative {
+			c.doc.Add(path+"."+key, "is negative", "leave it out for the default")
+		}
+	}
+	if j.Retry.Max > 0 && j.Retry.Base > j.Retry.Max {
+		c.doc.Add(path+".retry.base", fmt.Sprintf("%v is longer than max, %v", j.Retry.Base, j.Retry.Max), "lower base or raise max")
+	}
+}
+
+func (c *checker) trigger(path string, j Job) {
+	switch {
+	case j.Queue && c.doc.Has(path+".cron"):
+		c.doc.Add(path+".queue", "stands beside cron", "keep one of them: a queue job runs when it is enqueued")
+	case j.Queue:
+		for _, key := range []string{"misfire", "catch_up", "overlap", "gate", "timezone", "dst", "spread", "degraded"} {
+			if c.doc.Has(path + "." + key) {
+				c.doc.Add(path+"."+key, "is for cron jobs", "remove it, or give the job a cron instead of queue")
+			}
+		}
+	case !c.doc.Has(path + ".cron"):
+		c.doc.Add(path, "says nothing of when", "give a cron, or queue: true")
+	default:
+		c.schedule(path, j)
+	}
+}
+
+func (c *checker) schedule(path string, j Job) {
+	o := cronspec.Options{Zone: j.TimeZone, Gap: j.DST.Gap, Fold: j.DST.Fold}
+	if o.Zone == "" && !strings.HasPrefix(j.Cron, "TZ=") && !strings.HasPrefix(j.Cron, "CRON_TZ=") {
+		o.Zone = c.Scheduler.TimeZone
+	}
+	spec, err := cronspec.Parse(j.Cron, o)
+	var bad *cronspec.Error
+	switch {
+	case errors.As(err, &bad):
+		key := ".cron"
+		switch bad.Field {
+		case "gap", "fold":
+			key = ".dst." + bad.Field
+		case "zone":
+			if j.TimeZone == "" && o.Zone != "" {
+				return // it is the scheduler's, and told there
+			}
+			if j.TimeZone != "" {
+				key = ".timezone"
+			}
+		}
+		c.doc.Add(path+key, fmt.Sprintf("%s %.64q %s", bad.Field, bad.Value, bad.Problem), bad.Remedy)
+	case err != nil:
+		c.doc.Add(path+".cron", err.Error(), "")
+	default:
+		if _, every := spec.Every(); j.Spread && !every {
+			c.doc.Add(path+".spread", "moves @every schedules only", "remove it, or write the schedule as @every")
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package configs
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/solotick/solotick/configs/secret"
+	"github.com/solotick/solotick/configs/strictyaml"
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/scheduler"
+	"github.com/solotick/solotick/scheduler/cronspec"
+	"github.com/solotick/solotick/scheduler/execjob"
+	"github.com/solotick/solotick/scheduler/httpjob"
+	"github.com/solotick/solotick/store"
+)
+
+// Config is the whole file.
+type Config struct {
+	// Namespace keeps applications and environments apart. Required.
+	Namespace string `yaml:"namespace"`
+	// Store keeps the runs.
+	Store Store `yaml:"store"`
+	// Locks says who may try.
+	Locks Locks `yaml:"locks"`
+	// Scheduler has the settings of all jobs.
+	Scheduler scheduler.Config `yaml:"scheduler"`
+	// Degradation is the switch. It is the one part that takes effect without a
+	// restart.
+	Degradation scheduler.Degradation `yaml:"degradation"`
+	// Jobs that need no Go. Default none.
+	Jobs []Job `yaml:"jobs"`
+	// Log of the process.
+	Log Log `yaml:"log"`
+}
+
+// SchedulerConfig is Scheduler with the parts that stand elsewhere in the file.
+func (c *Config) SchedulerConfig() scheduler.Config {
+	s := c.Scheduler
+	s.Namespace, s.Degradation = c.Namespace, c.Degradation
+	return s
+}
+
+// Store says where the runs are kept.
+type Store struct {
+	// Driver of the database. Default sqlite.
+	Driver string `yaml:"driver"`
+	// DSN is the data source: for sqlite the path of the file, which is made if it
+	// does not exist. Default solotick.db for sqlite.
+	DSN secret.Value `yaml:"dsn"`
+	// TablePrefix of solotick's tables: lower-case letters, digits and _, at most 32.
+	// Default solotick_.
+	TablePrefix string `yaml:"table_prefix"`
+	// AutoMigrate brings the tables up to date at start. Default true.
+	AutoMigrate *bool `yaml:"auto_migrate"`
+}
+
+// Migrate is AutoMigrate or its default.
+func (s Store) Migrate() bool { return s.AutoMigrate == nil || *s.AutoMigrate }
+
+// LocksInStore is the lock driver that keeps its locks in the store's database.
+const LocksInStore = "store"
+
+// Locks says which backend keeps the locks, and how leases live.
+type Locks struct {
+	// Driver is the name of a lock plugin, or store for the store's database.
+	// Default store.
+	Driver string `yaml:"driver"`
+	// Config of the leases.
+	locks.Config `yaml:",inline"`
+	// Sections are the drivers' own parts, by driver name.
+	Sections map[string]strictyaml.Raw `yaml:",inline"`
+}
+
+// Decode decodes the chosen driver's own part, strictly, with places in its errors;
+// it is what locks.Plugin.Open is given. Without such a part into stays as it is.
+func (l Locks) Decode(into any) error { return l.Sections[l.Driver].Decode(into) }
+
+// Log of the process.
+type Log struct {
+	// Level is debug, info, warn or error. Default info.
+	Level string `yaml:"level"`
+	// Format is text or json. Default text.
+	Format string `yaml:"format"`
+}
+
+var levels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+
+// SlogLevel is Level for package slog.
+func (l Log) SlogLevel() slog.Level { return levels[l.Level] }
+
+// Job is a job that needs no Go: exactly one of Cron and Queue says when, exactly
+// one of Exec, HTTP and SQL what.
+type Job struct {
+	// Name, unique in the file. For a queue job it is the kind. Required.
+	Name string `yaml:"name"`
+	// Description for people. Default none.
+	Description string `yaml:"description"`
+	// Cron is the schedule, see package cronspec.
+	Cron string `yaml:"cron"`
+	// Queue makes it the handler of a kind of queue job. The arguments are the standard
+	// input of exec, the body of http and the parameter :args of sql.
+	Queue bool `yaml:"queue"`
+	// Exec runs a command.
+	Exec *execjob.Config `yaml:"exec"`
+	// HTTP sends a request.
+	HTTP *httpjob.Config `yaml:"http"`
+	// SQL runs statements in the guarded transaction of the store's database:
+	// exactly once. See package sqljob.
+	SQL string `yaml:"sql"`
+	// Timeout of one attempt. Default 1h.
+	Timeout time.Duration `yaml:"timeout"`
+	// Retry after an error. Default one attempt for cron, 25 for queue jobs.
+	Retry Retry `yaml:"retry"`
+	// Misfire is fire_once, fire_all or skip. Default fire_once. Cron only.
+	Misfire scheduler.Misfire `yaml:"misfire"`
+	// CatchUp bounds what the misfire policy runs. Cron only.
+	CatchUp CatchUp `yaml:"catch_up"`
+	// Overlap is skip or buffer_all. Default skip. Cron only.
+	Overlap scheduler.Overlap `yaml:"overlap"`
+	// Gate is lock, leader or none. Default scheduler.gate. Cron only.
+	Gate scheduler.Gate `yaml:"gate"`
+	// TimeZone of the schedule. Default scheduler.timezone. Cron only.
+	TimeZone string `yaml:"timezone"`
+	// DST says what becomes of times that clocks skip or repeat. Cron only.
+	DST DST `yaml:"dst"`
+	// Spread moves an @every schedule by an offset of the job's own. Default false.
+	// Cron only.
+	Spread bool `yaml:"spread"`
+	// OnCrash is what becomes of a run whose process died: rerun, mark_failed,
+	// next_tick or indeterminate. Default rerun.
+	OnCrash string `yaml:"on_crash"`
+	// Degraded is the job's degradation mode. degradation.jobs overrides it. Default
+	// degradation.mode. Cron only.
+	Degraded store.Mode `yaml:"degraded"`
+}
+
+// Retry bounds attempts. The pause doubles from Base to Max.
+type Retry struct {
+	// Attempts in all. Default 1 for cron, 25 for queue jobs.
+	Attempts int `yaml:"attempts"`
+	// Base is the first pause. Default 1s.
+	Base time.Duration `yaml:"base"`
+	// Max is the longest pause. Default 10m.
+	Max time.Duration `yaml:"max"`
+}
+
+// CatchUp bounds what is run late.
+type CatchUp struct {
+	// Window is the age beyond which a tick is missed. Default: the job's period, from
+	// 1m to 1h.
+	Window time.Duration `yaml:"window"`
+	// Most is how many ticks are caught up. Default 100.
+	Most int `yaml:"most"`
+}
+
+// DST says what becomes of fixed times on days on which clocks change.
+type DST struct {
+	// Gap is next_valid, shift or skip. Default next_valid.
+	Gap cronspec.GapPolicy `yaml:"gap"`
+	// Fold is first, last or both. Default first.
+	Fold cronspec.FoldPolicy `yaml:"fold"`
+}
+
+func (c *Config) setDefaults() {
+	def := func(field *string, value string) {
+		if *field == "" {
+			*field = value
+		}
+	}
+	def(&c.Store.Driver, "sqlite")
+	if c.Store.Driver == "sqlite" && c.Store.DSN.IsZero() {
+		c.Store.DSN = secret.New("solotick.db")
+	}
+	def(&c.Store.TablePrefix, "solotick_")
+	def(&c.Locks.Driver, LocksInStore)
+	def(&c.Log.Level, "info")
+	def(&c.Log.Format, "text")
+}

@@ -1,0 +1,60 @@
+package configs
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/solotick/solotick/configs/strictyaml"
+)
+
+// Options of a reading. The zero value reads the process's environment and the
+// disk, and takes any driver name.
+type Options struct {
+	// Env looks up a variable. Default os.LookupEnv.
+	Env func(name string) (value string, set bool)
+	// ReadFile reads the file behind a key that ends in _file. Default os.ReadFile.
+	ReadFile func(path string) ([]byte, error)
+	// StoreDrivers and LockDrivers are the names that this program knows, such as
+	// locks.Registry.Names; the lock driver store is always known. Default any.
+	StoreDrivers, LockDrivers []string
+}
+
+// Loaded is a configuration that was accepted. It is not safe for concurrent use.
+type Loaded struct {
+	Config
+	// Warnings are places that are probably, but not certainly, mistakes.
+	Warnings []strictyaml.Problem
+
+	doc *strictyaml.Document
+}
+
+// Load reads and checks the file. The error is strictyaml.Problems for what is
+// wrong in the file, or the error of opening it.
+func Load(path string, o Options) (*Loaded, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("configs: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, strictyaml.MaxBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("configs: %w", err)
+	}
+	return Parse(path, data, o)
+}
+
+// Parse checks the text of a file. The name is used in messages, and paths of
+// secret files are relative to its directory.
+func Parse(name string, data []byte, o Options) (*Loaded, error) {
+	l := &Loaded{doc: strictyaml.Parse(data, strictyaml.Options{File: name, Env: o.Env, ReadFile: o.ReadFile})}
+	l.doc.Decode(&l.Config)
+	if l.doc.Readable() {
+		l.setDefaults()
+		(&checker{l, o}).check()
+	}
+	if err := l.doc.Err(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
