@@ -34,7 +34,7 @@ func (x *effects) note(f func()) {
 // stress lets workers claim, fetch, take over and finish at once, drop runs
 // without a word, and come back with them after others have taken over.
 func stress(e *env) {
-	const workers, ticks, queued, lease = 6, 40, 60, 50 * time.Millisecond
+	const workers, ticks, queued, lease = 4, 30, 40, 50 * time.Millisecond
 	first := e.register("tick", "job")
 	e.until(first + ticks)
 	fx := &effects{count: map[store.Key]int{}, known: map[store.Key]bool{}}
