@@ -224,7 +224,7 @@ func files(more ...string) fstest.MapFS {
 
 func load(t *testing.T, fs fstest.MapFS) *sqldialect.Set {
 	t.Helper()
-	s, err := sqldialect.LoadSet("test", fs, "m", "p_", sqldialect.SQLite())
+	s, err := sqldialect.LoadSet("test", fs, "m", "p_", sqldialect.SQLite(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,12 +294,12 @@ func TestBadSets(t *testing.T) {
 		"gap":  files("0003_x.sql", "SELECT 1;"),
 		"name": files("second.sql", "SELECT 1;"),
 	} {
-		if _, err := sqldialect.LoadSet("test", fs, "m", "p_", sqldialect.SQLite()); err == nil {
+		if _, err := sqldialect.LoadSet("test", fs, "m", "p_", sqldialect.SQLite(), nil); err == nil {
 			t.Errorf("%s: loaded", name)
 		}
 	}
 	for _, prefix := range []string{"", "A", "a-b", "a;", "a b", "1a", strings.Repeat("a", 40)} {
-		if _, err := sqldialect.LoadSet("test", files(), "m", prefix, sqldialect.SQLite()); err == nil {
+		if _, err := sqldialect.LoadSet("test", files(), "m", prefix, sqldialect.SQLite(), nil); err == nil {
 			t.Errorf("prefix %q: loaded", prefix)
 		}
 	}

@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/solotick/solotick/internal/mutation"
 )
 
 // Set is the versioned schema of one component in one database. Sets of several
@@ -48,8 +46,8 @@ func CheckPrefix(prefix string) error {
 // LoadSet reads the files NNNN_name.sql of dir/<dialect>. In them {prefix} stands
 // for the table prefix, a statement ends with a semicolon at the end of a line,
 // and a line "-- guard: name" before a statement names the safety guard that it
-// is, for mutation builds.
-func LoadSet(component string, files fs.FS, dir, prefix string, d *Dialect) (*Set, error) {
+// is: the statement is left out if broken, which may be nil, says so of the name.
+func LoadSet(component string, files fs.FS, dir, prefix string, d *Dialect, broken func(guard string) bool) (*Set, error) {
 	if err := CheckPrefix(prefix); err != nil {
 		return nil, fmt.Errorf("sqldialect: %w", err)
 	}
@@ -77,15 +75,14 @@ func LoadSet(component string, files fs.FS, dir, prefix string, d *Dialect) (*Se
 			version:    version,
 			name:       m[2],
 			checksum:   hex.EncodeToString(sum[:]),
-			statements: split(strings.ReplaceAll(string(text), "{prefix}", prefix)),
+			statements: split(strings.ReplaceAll(string(text), "{prefix}", prefix), broken),
 		})
 	}
 	return s, nil
 }
 
-// split cuts a file into statements without comments, less the guards that a
-// mutation build breaks.
-func split(text string) []string {
+// split cuts a file into statements without comments, less the broken guards.
+func split(text string, broken func(guard string) bool) []string {
 	var out []string
 	var b strings.Builder
 	guard := ""
@@ -102,7 +99,7 @@ func split(text string) []string {
 			b.WriteByte('\n')
 			continue
 		}
-		if guard == "" || !mutation.On(guard) {
+		if guard == "" || broken == nil || !broken(guard) {
 			out = append(out, b.String())
 		}
 		b.Reset()

@@ -54,7 +54,7 @@ func NewDriver(db *gorm.DB, opts ...Option) (*Driver, error) {
 	if d.conn, err = sqldialect.Pool(db); err != nil {
 		return nil, fmt.Errorf("sqllock: %w", err)
 	}
-	if d.schema, err = sqldialect.LoadSet("locks", migrations, "migrations", d.prefix, d.conn.Dialect); err != nil {
+	if d.schema, err = sqldialect.LoadSet("locks", migrations, "migrations", d.prefix, d.conn.Dialect, nil); err != nil {
 		return nil, fmt.Errorf("sqllock: %w", err)
 	}
 	d.q = newStatements(d.prefix+"locks", d.conn.Dialect)
