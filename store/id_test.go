@@ -31,7 +31,7 @@ func TestIDs(t *testing.T) {
 	if !slices.IsSortedFunc(ids, func(a, b store.ID) int { return strings.Compare(a.String(), b.String()) }) {
 		t.Errorf("not in the order of their instants, as text: %v", ids)
 	}
-	if store.NewOwner() == store.NewOwner() {
+	if a, b := store.NewOwner(), store.NewOwner(); a == b {
 		t.Error("two owners are one")
 	}
 	if s := store.NewOwner().String(); len(s) != 32 || strings.ToLower(s) != s {

@@ -50,6 +50,7 @@ func (k Key) String() string {
 		return fmt.Sprintf("%s@%s", k.Job, k.Tick)
 	case ClassManual:
 		return fmt.Sprintf("%s#%s", k.Job, k.Request)
+	case ClassKey:
 	}
 	return fmt.Sprintf("%s/%s", k.Job, k.Name)
 }

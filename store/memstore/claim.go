@@ -91,6 +91,7 @@ func (sp *space) claim(c *store.ClaimRun, h hand, now store.Millis) store.Claime
 			return recorded(store.OutcomeBusy, store.StatePending, store.ReasonNone)
 		case store.BusyRefuse:
 			return store.ClaimedRun{Outcome: store.OutcomeBusy}
+		case store.BusySkip:
 		}
 		return recorded(store.OutcomeBusy, store.StateSkipped, store.ReasonOverlap)
 	}

@@ -183,16 +183,16 @@ func (s *Store) Ledger(ctx context.Context, ns, name string, from, to store.Mill
 		return out, nil
 	}
 	count := func(st store.State, n int64) {
-		switch {
-		case st == store.StatePending:
+		switch st {
+		case store.StatePending:
 			out.Pending += n
-		case st == store.StateRunning:
+		case store.StateRunning:
 			out.Running += n
-		case st == store.StateSkipped:
+		case store.StateSkipped:
 			out.Skipped += n
-		case st == store.StateMissed:
+		case store.StateMissed:
 			out.Missed += n
-		default:
+		case store.StateSucceeded, store.StateFailed, store.StateCanceled, store.StateIndeterminate:
 			out.Ran += n
 		}
 	}

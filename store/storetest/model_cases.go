@@ -298,11 +298,9 @@ func (m *model) cancel() {
 	r := m.rows[m.order[m.rnd.IntN(len(m.order))]]
 	x, err := m.s.Cancel(m.ctx, space, r.ID)
 	m.must(err)
-	switch r.State {
-	case store.StatePending:
+	r.CancelRequested = r.CancelRequested || r.State == store.StateRunning
+	if r.State == store.StatePending {
 		r.State, r.holds = store.StateCanceled, false
-	case store.StateRunning:
-		r.CancelRequested = true
 	}
 	same(m.env, modelRule, "cancel of "+r.Key.String(), x.State, r.State)
 }

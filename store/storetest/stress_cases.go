@@ -46,7 +46,7 @@ func stress(e *env) {
 	for i := range handles {
 		handles[i] = e.h.Open(e)
 	}
-	watch.Go(func() { watchActive(e, watched) })
+	watch.Go(func() { watchActive(watched, e) })
 	for i := range workers {
 		w := &stressWorker{env: e, fx: fx, s: handles[i], lease: lease, owner: store.NewOwner()}
 		wg.Go(func() {
@@ -92,7 +92,7 @@ func stress(e *env) {
 }
 
 // watchActive samples the running rows until ctx ends.
-func watchActive(e *env, ctx context.Context) {
+func watchActive(ctx context.Context, e *env) {
 	s := e.h.Open(e)
 	for ctx.Err() == nil {
 		rows, err := s.List(ctx, store.Filter{Namespace: space, States: []store.State{store.StateRunning}, Limit: 1000})
@@ -126,7 +126,7 @@ type stressWorker struct {
 	asleep []store.Execution // runs that this worker forgot about, for a while
 }
 
-func (w *stressWorker) check(what string, ctx context.Context, err error) bool {
+func (w *stressWorker) check(ctx context.Context, what string, err error) bool {
 	if err != nil && ctx.Err() == nil {
 		w.Errorf("%s: %v", what, err)
 	}
@@ -136,7 +136,7 @@ func (w *stressWorker) check(what string, ctx context.Context, err error) bool {
 func (w *stressWorker) enqueue(ctx context.Context, i int) {
 	n := keyed("job", fmt.Sprint(i), fmt.Sprint("lock", i%7))
 	q, err := w.s.Enqueue(ctx, space, []store.NewExecution{n})
-	if w.check("enqueue", ctx, err) && q[0].Outcome == store.OutcomeEnqueued {
+	if w.check(ctx, "enqueue", err) && q[0].Outcome == store.OutcomeEnqueued {
 		w.fx.note(func() { w.fx.known[n.Key] = true })
 	}
 }
@@ -147,7 +147,7 @@ func (w *stressWorker) claim(ctx context.Context, tick store.Millis) {
 		r.Runs[0].Busy = store.BusyBuffer
 	}
 	c, err := w.s.Claim(ctx, r)
-	if !w.check("claim", ctx, err) {
+	if !w.check(ctx, "claim", err) {
 		return
 	}
 	w.fx.note(func() { w.fx.known[r.Runs[0].Key] = true })
@@ -162,7 +162,7 @@ func (w *stressWorker) request(limit int) store.FetchRequest {
 
 func (w *stressWorker) fetch(ctx context.Context) {
 	f, err := w.s.Fetch(ctx, w.request(3))
-	if w.check("fetch", ctx, err) {
+	if w.check(ctx, "fetch", err) {
 		for _, x := range f.Runs {
 			w.work(ctx, x)
 		}
@@ -171,7 +171,7 @@ func (w *stressWorker) fetch(ctx context.Context) {
 
 func (w *stressWorker) takeOver(ctx context.Context) {
 	t, err := w.s.TakeOver(ctx, w.request(3))
-	if w.check("takeover", ctx, err) {
+	if w.check(ctx, "takeover", err) {
 		w.fx.note(func() { w.fx.taken += len(t.Runs) })
 		for _, x := range t.Runs {
 			w.work(ctx, x)
@@ -204,14 +204,14 @@ func (w *stressWorker) wake(ctx context.Context) {
 
 func (w *stressWorker) end(ctx context.Context, x store.Execution, state store.State) {
 	errs, err := w.s.Finish(ctx, []store.Finish{{Ref: x.Ref(), State: state}})
-	if !w.check("finish", ctx, err) {
+	if !w.check(ctx, "finish", err) {
 		return
 	}
 	switch {
 	case errors.Is(errs[0], store.ErrFenced):
 		w.fx.note(func() { w.fx.fence++ })
 	case errs[0] != nil:
-		w.check("finish", ctx, errs[0])
+		w.check(ctx, "finish", errs[0])
 	case state == store.StateSucceeded:
 		w.fx.note(func() { w.fx.count[x.Key]++ })
 	}
@@ -220,5 +220,5 @@ func (w *stressWorker) end(ctx context.Context, x store.Execution, state store.S
 // done reports whether nothing is open any more.
 func (w *stressWorker) done(ctx context.Context) bool {
 	rows, err := w.s.List(ctx, store.Filter{Namespace: space, States: []store.State{store.StatePending, store.StateRunning}, Limit: 1})
-	return w.check("list", ctx, err) && len(rows) == 0
+	return w.check(ctx, "list", err) && len(rows) == 0
 }
