@@ -24,21 +24,19 @@ func (s *Scheduler) fire(j *job, tick store.Millis) {
 		s.claim(s.intake, j, run, admission{})
 		return
 	}
-	ctx, done := j.latest(s.intake)
-	defer done()
 	for {
-		adm, ok := s.admit(ctx, j, tick)
+		adm, ok := s.admit(j, tick)
 		if !ok {
 			return
 		}
 		run.Mode = adm.mode
-		wait := s.claim(ctx, j, run, adm)
+		wait := s.claim(s.intake, j, run, adm)
 		if wait <= 0 {
 			return
 		}
-		// Early by the store's clock. Nothing is held meanwhile: a wait may be long
-		// when this machine's clock was set wrong after the start.
-		if backoff.Wait(ctx, wait) != nil {
+		// Early by the store's clock: this machine's was set wrong after the start.
+		// Nothing is held meanwhile, and what is absurdly early is the sweep's.
+		if wait > j.o.window || backoff.Wait(s.intake, wait) != nil {
 			return
 		}
 	}

@@ -60,6 +60,8 @@ type Config struct {
 	// Degradation says what happens while the lock backend or the elector cannot
 	// answer. It can be changed live, see Scheduler.SetDegradation.
 	Degradation Degradation `yaml:"-"`
+
+	uncorrected bool // tests: the clock is not corrected towards the store's
 }
 
 // Degradation configures the switch. The zero value is fail_fast after 5s, back

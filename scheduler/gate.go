@@ -39,8 +39,11 @@ func (s *Scheduler) release(adm admission) {
 
 // admit brings a tick through its gate. It is false when the tick is not this
 // process's: another one holds the gate, or the mode is to fail fast. While the
-// coordinator cannot answer and no mode is taken yet, it waits, until ctx ends.
-func (s *Scheduler) admit(ctx context.Context, j *job, tick store.Millis) (admission, bool) {
+// coordinator cannot answer and no mode is taken yet, it waits, until a newer
+// tick of the job comes to wait in its place.
+func (s *Scheduler) admit(j *job, tick store.Millis) (admission, bool) {
+	ctx, done := j.latest(s.intake)
+	defer done()
 	j.ask(1)
 	defer j.ask(-1)
 	for try := 0; ; try++ {

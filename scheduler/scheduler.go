@@ -77,7 +77,7 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 	}
 	s := &Scheduler{
 		cfg: cfg, deps: deps, log: deps.Logger, owner: store.NewOwner(), jobs: map[string]*job{},
-		clock:    clock{offset: cfg.ClockOffset},
+		clock:    clock{offset: cfg.ClockOffset, fixed: cfg.uncorrected},
 		fetchNow: make(chan struct{}, 1), sweepNow: make(chan struct{}, 1),
 		stopping: make(chan struct{}), finished: make(chan struct{}),
 	}

@@ -1,0 +1,161 @@
+package scheduler
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/solotick/solotick/store"
+	"github.com/solotick/solotick/store/memstore"
+)
+
+// testJob prepares a job as a scheduler would.
+func testJob(t rapid.TB, expr string, opts ...Option) *job {
+	t.Helper()
+	s, err := New(Config{Namespace: "test", Gate: GateNone}, Deps{Store: memstore.New(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Add(Cron("j", expr, func(context.Context, *Run) error { return nil }, opts...)); err != nil {
+		t.Fatal(err)
+	}
+	return s.jobs["j"]
+}
+
+// TestSettleAccountsForEveryTickOnce is the ledger's law on the decision itself:
+// whatever is recorded, paused, overlapped, edited or far away, each expected
+// tick is in exactly one place, and nothing else is.
+func TestSettleAccountsForEveryTickOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const second = store.Millis(1000)
+		every := rapid.SampledFrom([]string{"@every 1s", "@every 7s", "*/5 * * * * *", "0 * * * *", "30 2 * * *"}).Draw(t, "spec")
+		j := testJob(t, every,
+			OnMisfire(rapid.SampledFrom([]Misfire{MisfireFireOnce, MisfireFireAll, MisfireSkip}).Draw(t, "misfire")),
+			OnOverlap(rapid.SampledFrom([]Overlap{OverlapSkip, OverlapBufferAll}).Draw(t, "overlap")),
+			CatchUp(time.Duration(rapid.IntRange(1, 600).Draw(t, "window"))*time.Second, rapid.IntRange(1, 20).Draw(t, "most")))
+		base := store.MillisOf(time.Date(2026, 3, 28, 0, 0, 0, 0, time.UTC))
+		seen := base + store.Millis(rapid.Int64Range(0, 100_000).Draw(t, "seen"))
+		to := seen + store.Millis(rapid.Int64Range(1, 3_000_000).Draw(t, "length"))
+		now := to + second
+		revisions := []store.Revision{{Spec: j.marshalled, Hash: j.hash, From: base}}
+		if rapid.Bool().Draw(t, "edited") {
+			old := testJob(t, "@every 11s")
+			edit := seen + (to-seen)/2
+			revisions = []store.Revision{
+				{Spec: old.marshalled, Hash: old.hash, From: base},
+				{Spec: j.marshalled, Hash: j.hash, From: edit},
+			}
+		}
+		v := store.TickView{
+			SettleJob: store.SettleJob{Job: "j", Seen: seen, To: to}, Now: now,
+			State: store.JobState{Job: "j", Settled: seen, Revisions: revisions},
+		}
+		if rapid.Bool().Draw(t, "paused") {
+			v.State.Paused = seen + store.Millis(rapid.Int64Range(0, int64(to-seen)).Draw(t, "paused since"))
+		}
+		var expected []store.Millis
+		for _, st := range j.stretches(v.State, seen, to) {
+			for at, ok := st.spec.Next(st.from.Time()); ok && store.MillisOf(at) <= st.to; at, ok = st.spec.Next(at) {
+				expected = append(expected, store.MillisOf(at))
+			}
+		}
+		where := map[store.Millis]int{}
+		for _, tick := range expected {
+			if rapid.IntRange(0, 3).Draw(t, "recorded") == 0 {
+				v.Recorded = append(v.Recorded, store.TickRecord{Tick: tick, State: store.StateSucceeded})
+				v.LastRun = tick
+				where[tick]++
+			}
+		}
+		if rapid.Bool().Draw(t, "run") {
+			from := seen + store.Millis(rapid.Int64Range(0, int64(to-seen)).Draw(t, "run from"))
+			v.Runs = []store.Span{{From: from, To: from + store.Millis(rapid.Int64Range(0, 100_000).Draw(t, "run for"))}}
+		}
+
+		got := j.settle(v, rapid.Bool().Draw(t, "fails fast"))
+
+		for _, tick := range got.Ticks {
+			where[tick.Key.Tick]++
+		}
+		for _, r := range got.Ranges {
+			n := int64(0)
+			for _, tick := range expected {
+				if r.From <= tick && tick <= r.To {
+					where[tick]++
+					n++
+				}
+			}
+			if n != r.Count {
+				t.Errorf("range %+v counts %d ticks, there are %d", r, r.Count, n)
+			}
+			if r.Reason == store.ReasonNone || r.State != store.StateMissed && r.State != store.StateSkipped {
+				t.Errorf("range %+v says nothing", r)
+			}
+		}
+		for _, tick := range expected {
+			if where[tick] != 1 {
+				t.Errorf("tick %s is accounted for %d times", tick, where[tick])
+			}
+		}
+		if len(where) != len(expected) {
+			t.Errorf("%d ticks accounted for, %d expected", len(where), len(expected))
+		}
+		runs := 0
+		for _, tick := range got.Ticks {
+			if tick.State == store.StatePending {
+				runs++
+			}
+		}
+		if j.o.misfire == MisfireFireOnce && j.o.overlap == OverlapSkip && runs > 1 {
+			t.Errorf("fire_once runs %d ticks", runs)
+		}
+	})
+}
+
+// TestStretchesWithUnreadableSchedule: a schedule that a newer build stored must
+// not stop this one from settling the rest.
+func TestStretchesWithUnreadableSchedule(t *testing.T) {
+	j := testJob(t, "@every 1s")
+	state := store.JobState{Revisions: []store.Revision{
+		{Spec: "what a later release writes", Hash: "x", From: 1000},
+		{Spec: j.marshalled, Hash: j.hash, From: 50_000},
+	}}
+	got := j.stretches(state, 10_000, 60_000)
+	if len(got) != 1 || got[0].from != 50_000 || got[0].to != 60_000 {
+		t.Errorf("stretches %+v", got)
+	}
+}
+
+func TestClockLearnsOnlyFromEvidence(t *testing.T) {
+	c := clock{offset: 700 * time.Millisecond}
+	sent := time.Now()
+	c.observe(sent, store.MillisOf(time.Now()))
+	if d := c.skew(); d < 690*time.Millisecond || d > 701*time.Millisecond {
+		t.Errorf("skew %v, want about 700 ms", d)
+	}
+	if d := time.Until(c.now()); d < -10*time.Millisecond || d > 10*time.Millisecond {
+		t.Errorf("corrected time is off by %v", d)
+	}
+	was := c.skew()
+	c.observe(time.Now().Add(-500*time.Millisecond), store.MillisOf(time.Now().Add(-200*time.Millisecond)))
+	if c.skew() != was {
+		t.Error("an answer that the present correction explains changed it")
+	}
+	c.observe(time.Now().Add(-time.Minute), store.MillisOf(time.Now().Add(time.Hour)))
+	if c.skew() != was {
+		t.Error("an answer that took a minute was believed")
+	}
+}
+
+func TestRetryDelayGrowsAndIsBounded(t *testing.T) {
+	j := testJob(t, "@daily", Retry(50, time.Second, time.Minute))
+	for attempt := 1; attempt < 40; attempt++ {
+		want := min(time.Second<<min(attempt-1, 20), time.Minute)
+		if d := j.retryDelay(attempt); d < want*79/100 || d > want*121/100 {
+			t.Errorf("attempt %d: %v, want about %v", attempt, d, want)
+		}
+	}
+}
