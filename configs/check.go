@@ -19,7 +19,7 @@ type checker struct {
 	o Options
 }
 
-var tablePrefix = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,31}$`)
+var tablePrefix = regexp.MustCompile(`^[a-z][a-z0-9_]{0,31}$`)
 
 func (c *checker) check() {
 	if err := scheduler.ValidateName(c.Namespace); err != nil {
@@ -57,7 +57,7 @@ func (c *checker) store() {
 		c.doc.Add("store", "has no dsn", "write dsn: or dsn_file:")
 	}
 	if !tablePrefix.MatchString(c.Store.TablePrefix) {
-		c.doc.Add("store.table_prefix", fmt.Sprintf("%.64q cannot begin the name of a table", c.Store.TablePrefix), "use lower-case letters, digits and _, at most 32")
+		c.doc.Add("store.table_prefix", fmt.Sprintf("%.64q cannot begin the name of a table", c.Store.TablePrefix), "use a lower-case letter and then letters, digits and _, at most 32")
 	}
 }
 

@@ -47,7 +47,8 @@ type Store struct {
 	// DSN is the data source: for sqlite the path of the file, which is made if it
 	// does not exist. Default solotick.db for sqlite.
 	DSN secret.Value `yaml:"dsn"`
-	// TablePrefix of solotick's tables: lower-case letters, digits and _, at most 32.
+	// TablePrefix of solotick's tables: a lower-case letter, then letters, digits and _; at
+	// most 32.
 	// Default solotick_.
 	TablePrefix string `yaml:"table_prefix"`
 	// AutoMigrate brings the tables up to date at start. Default true.
