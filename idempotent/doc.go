@@ -1,0 +1,45 @@
+// Package idempotent makes the effect of a run happen exactly once: the writes of
+// the run's handler and the record that the run succeeded are one transaction of
+// one database.
+//
+//	err := guard.Do(ctx, run, func(tx *gorm.DB) error {
+//		return tx.Create(&Invoice{OrderID: in.OrderID}).Error
+//	})
+//
+// # Guaranteed
+//
+//   - What fn writes through tx is committed if and only if the run is recorded as
+//     succeeded by this very attempt. An attempt that no longer holds its run
+//     (frozen past its lease, taken over, finished) gets [ErrFenced] and has
+//     written nothing, however late it wakes.
+//   - Over all attempts and processes at most one call of fn for a run is committed.
+//   - A COMMIT whose answer was lost is settled by reading the record back; fn is
+//     never run again while it may have been committed.
+//   - Nothing is committed once ctx has ended.
+//
+// # Not guaranteed
+//
+//   - That fn is called once: it is called again when the database asks for that
+//     (a deadlock, a busy file) and by the next attempt. It must not act outside of
+//     tx.
+//   - Anything about effects outside of the database behind tx.
+//
+// # Grades
+//
+// How strongly an effect can be promised depends on who receives it.
+//
+//	grade  effect                      by                                 promise
+//	A      rows in the database of     Guard.Do                           exactly once
+//	       the store
+//	B      a receiver that knows       the run's EffectKey, the same      once, if retries end before the
+//	       idempotency keys            for every attempt                  receiver forgets the key
+//	C      a receiver that compares    the run's Fence, higher with       no write by a late attempt;
+//	       numbers                     each claim                         repeats are possible
+//	D      messages, mail              a row written in fn, and a relay   sent if committed, at least once
+//	                                   that sends it after the commit
+//	E      none of these               crash policy "indeterminate"       at most once; a doubt is visible
+//
+// Statements that end a transaction by themselves (on MySQL and MariaDB any DDL)
+// break grade A. GORM's Commit and Rollback inside of fn are refused; a COMMIT in
+// plain SQL cannot be.
+package idempotent

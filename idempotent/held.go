@@ -1,0 +1,28 @@
+package idempotent
+
+import (
+	"errors"
+
+	"gorm.io/gorm"
+)
+
+var errNotYours = errors.New("idempotent: the guard ends the transaction: return nil to commit, an error to roll back")
+
+// heldTx is a transaction that can be written through and not be ended, so that
+// no effect is committed without its run's completion.
+type heldTx struct{ gorm.Tx }
+
+func (*heldTx) Commit() error   { return errNotYours }
+func (*heldTx) Rollback() error { return errNotYours }
+
+// held keeps the type of a prepared transaction, which GORM looks for when it makes
+// savepoints.
+func held(pool gorm.ConnPool) gorm.ConnPool {
+	switch p := pool.(type) {
+	case *gorm.PreparedStmtTX:
+		return &gorm.PreparedStmtTX{PreparedStmtDB: p.PreparedStmtDB, Tx: &heldTx{p.Tx}}
+	case gorm.Tx:
+		return &heldTx{p}
+	}
+	return pool
+}
