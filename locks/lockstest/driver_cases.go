@@ -27,6 +27,7 @@ var driverCases = []testCase{
 	{name: "driver/odd TTLs are refused or honoured", run: oddTTLs},
 	{name: "driver/odd keys are keys of their own", run: oddKeys},
 	{name: "driver/an ended context changes nothing and does not block", run: endedContext},
+	testCase{name: "driver/a silent connection outlasts no context", run: silence}.withProxy(),
 	{name: "driver/batch renewal answers for each hold", run: batchRenewal},
 	{name: "driver/a release wakes who waits", run: wakes},
 	{name: "driver/inspect, list and force release", run: inspects},
@@ -347,6 +348,51 @@ func endedContext(b *bench) {
 	}
 	b.wantRenewal(d, h, nil)
 	b.grant(b.driver(), b.request(b.key("free")))
+}
+
+func silence(b *bench) {
+	d, cut, heal := b.h.Proxied(b)
+	b.Cleanup(func() { closeDriver(b, d) })
+	b.Cleanup(heal) // before the driver is closed
+	r := b.request(b.key("k"))
+	r.TTL = max(b.h.TTL, 5*time.Minute)
+	h := b.grant(d, r)
+	theirs := b.grant(b.driver(), b.request(b.key("theirs")))
+	for range 2 {
+		cut()
+		for name, call := range map[string]func(context.Context) error{
+			"Acquire of a held key": func(ctx context.Context) error { _, err := d.Acquire(ctx, b.request(theirs.Key)); return err },
+			"Renew":                 func(ctx context.Context) error { _, err := d.Renew(ctx, h); return err },
+			"Release":               func(ctx context.Context) error { _, err := d.Release(ctx, h); return err },
+		} {
+			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+			start := time.Now()
+			err := call(ctx)
+			cancel()
+			if took := time.Since(start); took > 1200*time.Millisecond {
+				b.Errorf("%s returned after %v, its context had 200ms", name, took)
+			}
+			var held *driver.HeldError
+			if err == nil || errors.As(err, &held) || errors.Is(err, driver.ErrNotOurs) {
+				b.Errorf("%s over a silent connection = %v, want an error that says nothing of the key", name, err)
+			}
+		}
+		heal()
+		// The client comes back by itself. What was sent may have been applied.
+		for end := time.Now().Add(b.patience()); ; b.sleep(50 * time.Millisecond) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			_, err := d.Release(ctx, h)
+			cancel()
+			if err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				b.Fatalf("the driver did not come back: %v", err)
+			}
+		}
+		h = b.grant(d, driver.Request{Key: h.Key, Token: driver.NewToken(), TTL: h.TTL, Label: h.Label})
+	}
+	b.wantReleased(d, h, driver.ReleasedOK)
 }
 
 func batchRenewal(b *bench) {

@@ -18,6 +18,7 @@ var faultCases = []testCase{
 	{name: "fault/a release that stays unknown is repeated", run: releaseStaysUnknown},
 	{name: "fault/a cut-off holder is told before another is let in", run: cutOffHolder},
 	{name: "fault/a cut-off caller hears unavailable, within a bound", run: cutOffCaller},
+	testCase{name: "fault/a holder on a silent connection is told before another is let in", run: silencedHolder}.withProxy(),
 	{name: "fault/a paused holder's writes are refused", run: pausedHolder},
 	{name: "fault/release after expiry takes one request", run: releaseAfterExpiry},
 }
@@ -126,21 +127,7 @@ func cutOffHolder(b *bench) {
 		lease := b.try(p, b.key("k"))
 		work, cancel := lease.Context(context.Background())
 		p.Arm(Renew, Fault{Kind: kind})
-		// The other looks as often as it can: whenever it gets the key, the
-		// holder must have been told before.
-		for {
-			next, err := other.TryAcquire(b.within(b.patience()), lease.Key())
-			if err == nil {
-				if work.Err() == nil || lease.Valid() {
-					b.Fatalf("kind %d: two holders", kind)
-				}
-				b.release(next)
-				break
-			}
-			b.wantHeld(err)
-			b.sleep(b.h.TTL / 200)
-		}
-		b.wantLost(lease, time.Second, locks.ReasonUnavailable)
+		b.toldBefore(other, lease)
 		if cause := context.Cause(work); !errors.Is(cause, locks.ErrLost) {
 			b.Errorf("kind %d: cause = %v", kind, cause)
 		}
@@ -148,6 +135,51 @@ func cutOffHolder(b *bench) {
 		p.Heal()
 		b.release(b.try(p, lease.Key())) // the same object gets it again
 	}
+}
+
+// toldBefore lets other look for the key as often as it can: when it gets it, the
+// holder must have been told.
+func (b *bench) toldBefore(other process, lease *locks.Lease) {
+	b.Helper()
+	end := time.Now().Add(b.patience())
+	for {
+		next, err := other.TryAcquire(b.within(b.patience()), lease.Key())
+		if err == nil {
+			if lease.Err() == nil || lease.Valid() {
+				b.Fatal("two holders")
+			}
+			b.release(next)
+			break
+		}
+		b.wantHeld(err)
+		if time.Now().After(end) {
+			b.Fatal("a holder that was cut off kept the key")
+		}
+		b.sleep(b.h.TTL / 200)
+	}
+	b.wantLost(lease, time.Second, locks.ReasonUnavailable)
+}
+
+func silencedHolder(b *bench) {
+	d, cut, heal := b.h.Proxied(b)
+	b.Cleanup(heal)
+	p := b.processOn(d, locks.Config{TTL: b.h.TTL, Margin: b.h.TTL / 5, RenewInterval: b.h.TTL / 4})
+	lease := b.try(p, b.key("k"))
+	b.sleep(b.h.TTL)
+	if err := lease.Err(); err != nil {
+		b.Fatalf("lost over a healthy connection: %v", err)
+	}
+	cut()
+	b.toldBefore(b.process(), lease)
+	start := time.Now()
+	if _, err := p.TryAcquire(context.Background(), lease.Key()); !errors.Is(err, locks.ErrUnavailable) {
+		b.Errorf("TryAcquire over a silent connection = %v", err)
+	}
+	if took, bound := time.Since(start), 2*p.Config().RequestTimeout+time.Second; took > bound {
+		b.Errorf("TryAcquire took %v, want at most %v", took, bound)
+	}
+	heal()
+	b.release(b.acquire(p, lease.Key()))
 }
 
 func cutOffCaller(b *bench) {

@@ -27,6 +27,11 @@ type Harness struct {
 	// Restart stops the backend and starts it again; it returns when requests are
 	// answered. Where it is nil, the cases that need it are skipped.
 	Restart func(t testing.TB)
+	// Proxied opens a driver that reaches the backend over a connection of its own
+	// which cut silences (nothing arrives, nothing is closed) and heal restores.
+	// It shows what Faulty cannot: that the client itself obeys its contexts.
+	// Where it is nil, the cases that need it are skipped.
+	Proxied func(t testing.TB) (d driver.Driver, cut, heal func())
 	// TTL is a short TTL that the backend honours, long enough that a busy test
 	// machine renews in time. Default 1s.
 	TTL time.Duration
@@ -52,6 +57,8 @@ func Run(t *testing.T, h Harness) {
 				t.Skip("the harness cannot delete a record")
 			case c.needs.restart && h.Restart == nil:
 				t.Skip("the harness cannot restart the backend")
+			case c.needs.proxy && h.Proxied == nil:
+				t.Skip("the harness cannot silence a connection")
 			}
 			if h.Virtual {
 				synctest.Test(t, func(t *testing.T) { c.run(newBench(t, h)) })
@@ -67,11 +74,12 @@ func Run(t *testing.T, h Harness) {
 type testCase struct {
 	name  string
 	run   func(*bench)
-	needs struct{ deletion, restart bool }
+	needs struct{ deletion, restart, proxy bool }
 }
 
 func (c testCase) withDelete() testCase  { c.needs.deletion = true; return c }
 func (c testCase) withRestart() testCase { c.needs.restart = true; return c }
+func (c testCase) withProxy() testCase   { c.needs.proxy = true; return c }
 
 // wantGoroutines fails the test if goroutines outlive their case. Clients may
 // need a moment to end theirs.
@@ -143,7 +151,12 @@ func (b *bench) processWith(cfg locks.Config) process {
 		b.n++
 		cfg.Label = fmt.Sprintf("process-%d", b.n)
 	}
-	f := NewFaulty(b.h.New(b))
+	return b.processOn(b.h.New(b), cfg)
+}
+
+func (b *bench) processOn(d driver.Driver, cfg locks.Config) process {
+	b.Helper()
+	f := NewFaulty(d)
 	l, err := locks.New(f.Driver(), cfg)
 	if err != nil {
 		b.Fatalf("locks.New: %v", err)

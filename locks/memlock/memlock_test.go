@@ -19,6 +19,10 @@ func harness() lockstest.Harness {
 	return lockstest.Harness{
 		New:    func(testing.TB) driver.Driver { return memlock.NewDriver(space) },
 		Delete: func(_ testing.TB, key string) { space.Delete(key) },
+		Proxied: func(testing.TB) (d driver.Driver, cut, heal func()) {
+			f := lockstest.NewFaulty(memlock.NewDriver(space))
+			return f.Driver(), f.Cut, f.Heal
+		},
 	}
 }
 
