@@ -72,8 +72,7 @@ func newStatements(table string, d *sqldialect.Dialect) statements {
 			" token = CASE WHEN " + lived + " THEN " + table + ".token ELSE excluded.token END" +
 			" RETURNING token, fence, label, since_us, until_us - " + d.NowMicros,
 		renew: "UPDATE " + table + " SET until_us = " + d.NowMicros + " + ?, beats = beats + 1 WHERE name = ?" + exact + " AND " + live,
-		renewMany: "UPDATE " + table + " SET until_us = " + d.NowMicros + " + ?, beats = beats + 1 WHERE " + live +
-			" AND (name, token, fence) IN ",
+		renewMany: "UPDATE " + table + " SET until_us = " + d.NowMicros + " + ?, beats = beats + 1 WHERE " + live + " AND name IN ",
 		release:   "UPDATE " + table + " SET until_us = 0, beats = beats + 1 WHERE name = ?" + mine + " AND " + live,
 		holder:    read + " WHERE name = ? AND " + live,
 		list:      read + " WHERE name >= ? AND " + live + " ORDER BY name LIMIT ?",
@@ -167,14 +166,19 @@ func (d *Driver) renewGroup(ctx context.Context, ttl time.Duration, holds []driv
 		key   string
 		token driver.Token
 	}
-	args := make([]any, 0, 1+3*len(group))
+	// The plain list of names is there for planners that do not look into a list
+	// of tuples for an index.
+	args := make([]any, 0, 1+4*len(group))
 	args = append(args, ttl.Microseconds())
+	for _, i := range group {
+		args = append(args, holds[i].Key)
+	}
 	for _, i := range group {
 		args = append(args, holds[i].Key, holds[i].Token[:], holds[i].Fence)
 	}
 	renewed := make(map[grant]int64, len(group))
 	err := d.do(ctx, "renew", func() error {
-		return d.conn.Query(ctx, d.q.renewMany+d.conn.Tuples(len(group), 3)+" RETURNING name, token, fence", args, func(row sqldialect.Rows) error {
+		return d.conn.Query(ctx, d.q.renewMany+d.conn.List(len(group))+" AND (name, token, fence) IN "+d.conn.Tuples(len(group), 3)+" RETURNING name, token, fence", args, func(row sqldialect.Rows) error {
 			var g grant
 			var token []byte
 			var fence int64

@@ -1,6 +1,7 @@
 package sqllock
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"fmt"
@@ -25,8 +26,10 @@ type SchemaStatus = sqldialect.Status
 type Option func(*Driver)
 
 // WithPrefix sets the prefix of the table names: a lower-case letter, then
-// letters, digits and underscores. Default [DefaultPrefix].
-func WithPrefix(prefix string) Option { return func(d *Driver) { d.prefix = prefix } }
+// letters, digits and underscores. Empty stands for the default, [DefaultPrefix].
+func WithPrefix(prefix string) Option {
+	return func(d *Driver) { d.prefix = cmp.Or(prefix, DefaultPrefix) }
+}
 
 // New returns a Locker on an open database, with tables of the default prefix. A
 // nil cfg is the zero Config. It sends nothing; the table is made at the first

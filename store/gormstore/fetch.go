@@ -159,15 +159,12 @@ func (s *Store) start(ctx context.Context, c sqldialect.Conn, r store.FetchReque
 			}
 		}
 	}
-	args = append(args, r.Namespace)
-	for i := range rows {
-		args = append(args, rows[i].id[:], rows[i].attempt)
-	}
+	args = attemptArgs(append(args, r.Namespace), len(rows), func(i int) (*store.ID, int) { return &rows[i].id, rows[i].attempt })
 	return rowsOf(ctx, c, "UPDATE "+s.t.executions+" SET attempt = attempt + 1, owner = ?, owner_label = ?,"+
 		" lease_until_ms = "+c.NowMillis+" + ?, started_ms = "+c.NowMillis+","+
 		" since_ms = CASE WHEN state = 1 THEN "+c.NowMillis+" ELSE since_ms END, finished_ms = 0,"+
 		" active_hash = active_key, dedup_hash = NULL, version = version + 1, fence = "+fence+", state = 2"+
-		" WHERE ns = ? AND (id, attempt) IN "+c.Tuples(len(rows), 2)+" AND "+guard+" RETURNING "+selected, args)
+		" WHERE ns = ? AND "+atAttempts(c.Dialect, len(rows))+" AND "+guard+" RETURNING "+selected, args)
 }
 
 // startEach is start row by row, passing over those whose active key is held. A
@@ -284,11 +281,9 @@ func crashEnd(c *candidate) end {
 }
 
 func (s *Store) settleDead(ctx context.Context, tx sqldialect.Conn, ns string, e end, rows []candidate) ([]row, error) {
-	args := []any{e.reason, e.text, e.text, e.state, ns}
-	for i := range rows {
-		args = append(args, rows[i].id[:], rows[i].attempt)
-	}
+	args := attemptArgs([]any{e.reason, e.text, e.text, e.state, ns}, len(rows),
+		func(i int) (*store.ID, int) { return &rows[i].id, rows[i].attempt })
 	return rowsOf(ctx, tx, "UPDATE "+s.t.executions+" SET version = version + 1, reason = ?, error_text = CASE WHEN ? = '' THEN error_text ELSE ? END,"+
 		" lease_until_ms = 0, finished_ms = "+tx.NowMillis+", active_hash = NULL, dedup_hash = NULL, state = ?"+
-		" WHERE ns = ? AND (id, attempt) IN "+tx.Tuples(len(rows), 2)+" AND state = 2 AND lease_until_ms < "+tx.NowMillis+" RETURNING "+selected, args)
+		" WHERE ns = ? AND "+atAttempts(tx.Dialect, len(rows))+" AND state = 2 AND lease_until_ms < "+tx.NowMillis+" RETURNING "+selected, args)
 }

@@ -31,17 +31,17 @@ func (s *Store) Heartbeat(ctx context.Context, r store.HeartbeatRequest) (store.
 }
 
 func (s *Store) beat(ctx context.Context, c sqldialect.Conn, r store.HeartbeatRequest) (store.Heartbeats, error) {
-	args := make([]any, 0, 3+2*len(r.Beats))
+	args := make([]any, 0, 3+3*len(r.Beats))
 	args = append(args, r.Lease.Milliseconds(), r.Namespace, r.Owner[:])
+	args = attemptArgs(args, len(r.Beats), func(i int) (*store.ID, int) { return &r.Beats[i].ID, r.Beats[i].Attempt })
 	at := make(map[store.Beat]int, len(r.Beats))
 	out := store.Heartbeats{Beats: make([]store.BeatAnswer, len(r.Beats))}
 	for i, b := range r.Beats {
-		args = append(args, b.ID[:], b.Attempt)
 		at[b] = i
 		out.Beats[i].Lost = true
 	}
 	err := c.Query(ctx, "UPDATE "+s.t.executions+" SET lease_until_ms = "+c.NowMillis+" + ?, version = version + 1 WHERE ns = ? AND owner = ? AND state = 2"+
-		" AND (id, attempt) IN "+c.Tuples(len(r.Beats), 2)+" RETURNING id, attempt, cancel_requested, "+c.NowMillis,
+		" AND "+atAttempts(c.Dialect, len(r.Beats))+" RETURNING id, attempt, cancel_requested, "+c.NowMillis,
 		args, func(from sqldialect.Rows) error {
 			var id []byte
 			var b store.Beat

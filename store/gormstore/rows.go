@@ -184,6 +184,25 @@ func byColumn(ctx context.Context, c sqldialect.Conn, t tables, column, ns strin
 	return out, nil
 }
 
+// atAttempts picks rows by ID, guarded by their attempt. The plain list of IDs is
+// there for planners that do not look into a list of tuples for an index.
+func atAttempts(d *sqldialect.Dialect, n int) string {
+	return "id IN " + d.List(n) + " AND (id, attempt) IN " + d.Tuples(n, 2)
+}
+
+// attemptArgs are the values for atAttempts.
+func attemptArgs(args []any, n int, at func(i int) (*store.ID, int)) []any {
+	for i := range n {
+		id, _ := at(i)
+		args = append(args, id[:])
+	}
+	for i := range n {
+		id, attempt := at(i)
+		args = append(args, id[:], attempt)
+	}
+	return args
+}
+
 // checkNew refuses rows before any of them is written, and gives an ID to those
 // that have none. Kept from call to call of a transaction that is retried.
 func checkNew(rows []store.NewExecution) error {

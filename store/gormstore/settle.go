@@ -107,11 +107,11 @@ func (w *settling) run(ctx context.Context, r store.SettleRequest, decide func(s
 func (w *settling) look(ctx context.Context, v *store.TickView) error {
 	t := w.s.t.executions
 	query := "SELECT 1, tick_ms, state FROM " + t + " WHERE ns = ? AND job = ? AND class = 1 AND tick_ms > ? AND tick_ms <= ?" +
-		" UNION ALL SELECT 2, since_ms, finished_ms FROM " + t + " WHERE ns = ? AND job = ? AND since_ms > 0 AND state <> 1" +
-		" AND (finished_ms = 0 OR finished_ms >= ?)" +
+		" UNION ALL SELECT 2, since_ms, 0 FROM " + t + " WHERE ns = ? AND job = ? AND finished_ms = 0 AND state = 2" +
+		" UNION ALL SELECT 2, since_ms, finished_ms FROM " + t + " WHERE ns = ? AND job = ? AND finished_ms >= ? AND since_ms > 0" +
 		" UNION ALL SELECT 3, COALESCE((SELECT tick_ms FROM " + t + " WHERE ns = ? AND job = ? AND class = 1 AND state IN (1, 2, 3, 4, 5, 8)" +
 		" ORDER BY tick_ms DESC LIMIT 1), 0), 0"
-	err := w.tx.Query(ctx, query, []any{w.ns, v.Job, v.Seen, v.To, w.ns, v.Job, v.Seen, w.ns, v.Job}, func(from sqldialect.Rows) error {
+	err := w.tx.Query(ctx, query, []any{w.ns, v.Job, v.Seen, v.To, w.ns, v.Job, w.ns, v.Job, max(v.Seen, 1), w.ns, v.Job}, func(from sqldialect.Rows) error {
 		var kind int
 		var a, b store.Millis
 		if err := from.Scan(&kind, &a, &b); err != nil {

@@ -1,6 +1,7 @@
 package gormstore
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -49,8 +50,10 @@ func tablesOf(prefix string) tables {
 type Option func(*Store)
 
 // WithPrefix sets the prefix of the table names: a lower-case letter, then
-// letters, digits and underscores. Default [DefaultPrefix].
-func WithPrefix(prefix string) Option { return func(s *Store) { s.prefix = prefix } }
+// letters, digits and underscores. Empty stands for the default, [DefaultPrefix].
+func WithPrefix(prefix string) Option {
+	return func(s *Store) { s.prefix = cmp.Or(prefix, DefaultPrefix) }
+}
 
 // New makes a store on an open database. It sends nothing: call [Store.Migrate]
 // once before the first use. The db must not be in a transaction. Supported are
