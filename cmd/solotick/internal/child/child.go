@@ -26,8 +26,8 @@ type Command struct {
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
-	// Grace is the time between SIGTERM and SIGKILL when the right runs out. It must
-	// be shorter than what is left of the right when renewals are on time.
+	// Grace is the most time between SIGTERM and SIGKILL. It must be shorter than
+	// what is left of the right when renewals are on time.
 	Grace time.Duration
 }
 
@@ -103,7 +103,8 @@ func watch(c Command, cmd *exec.Cmd, right Right, signals <-chan os.Signal, ende
 		}
 	}
 	terminateGroup(cmd)
-	timer.Reset(right.Remaining())
+	// A right that is gone has no time left, whatever its clock says.
+	timer.Reset(min(right.Remaining(), c.Grace))
 	var err error
 	select {
 	case err = <-ended:

@@ -96,7 +96,7 @@ func TestEnvironmentAndOutput(t *testing.T) {
 
 func TestSignalIsPassedToTheWholeGroup(t *testing.T) {
 	p, signals := newPipe(t), make(chan os.Signal, 1)
-	c := shell(`(trap 'echo grandchild; exit' USR1; echo ready; while :; do sleep 0.02; done) & trap 'wait; exit 5' USR1; wait`)
+	c := shell(`trap 'wait; exit 5' USR1; (trap 'echo grandchild; exit' USR1; echo ready; while :; do sleep 0.02; done) & wait`)
 	c.Stdout = p.w
 	done := make(chan child.Result, 1)
 	go func() {

@@ -5,7 +5,17 @@ import "github.com/spf13/cobra"
 // commands are the commands of the binary, in the order of the help text.
 func commands() []*cobra.Command {
 	return []*cobra.Command{
+		newDemo(),
+		newDemoWorker(),
+		newRun(),
+		newLock(),
+		newOnce(),
+		newEnqueue(),
+		newJobs(),
+		newRuns(),
 		newNext(),
+		newConfig(),
+		newMigrate(),
 		newVersion(),
 		newCompletion(),
 	}

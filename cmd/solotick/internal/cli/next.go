@@ -20,21 +20,23 @@ const maxNext = 100_000
 
 func newNext() *cobra.Command {
 	var (
-		zone, from string
-		count      int
+		zone, from, job string
+		count           int
 	)
 	cmd := &cobra.Command{
-		Use:     "next SPEC",
+		Use:     "next SPEC | next --job NAME -c FILE",
 		GroupID: groupLook,
 		Short:   "Show the coming ticks of a schedule",
 		Long: `Show the coming ticks of a schedule, with a note where a change of clocks moves
 or repeats one.
 
 SPEC has five fields (minute hour day-of-month month day-of-week), six with the
-second in front, or is a shorthand such as @daily or "@every 30s".`,
+second in front, or is a shorthand such as @daily or "@every 30s". With --job, the
+schedule is that of a job of the file.`,
 		Example: `  solotick next "30 2 * * *" --tz Europe/Berlin --from 2026-03-27 -n 4
-  solotick next "@every 90s" -n 3 -o json`,
-		Args: cobra.ExactArgs(1),
+  solotick next "@every 90s" -n 3 -o json
+  solotick next --job nightly-report -c solotick.yaml`,
+		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.Flags().StringVar(&zone, "tz", "", "time zone of the schedule, an IANA name (default UTC)")
 	gap := &choice{value: string(cronspec.GapNextValid), allowed: []string{string(cronspec.GapNextValid), string(cronspec.GapShift), string(cronspec.GapSkip)}}
@@ -45,7 +47,11 @@ second in front, or is a shorthand such as @daily or "@every 30s".`,
 	complete(cmd, "dst-fold", fold.allowed...)
 	cmd.Flags().StringVar(&from, "from", "now", "show ticks after this time; without an offset it is read as UTC")
 	cmd.Flags().IntVarP(&count, "count", "n", 10, "how many")
-	out := outputFlag(cmd)
+	cmd.Flags().StringVar(&job, "job", "", "a job of the file, instead of SPEC")
+	file, out := fileFlag(cmd), outputFlag(cmd)
+	for _, flag := range []string{"tz", "dst-gap", "dst-fold"} {
+		cmd.MarkFlagsMutuallyExclusive("job", flag)
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if count < 1 || count > maxNext {
 			return usagef("-n: %d is outside 1 to %d", count, maxNext)
@@ -54,13 +60,41 @@ second in front, or is a shorthand such as @daily or "@every 30s".`,
 		if err != nil {
 			return err
 		}
-		spec, err := cronspec.Parse(args[0], cronspec.Options{Zone: zone, Gap: cronspec.GapPolicy(gap.value), Fold: cronspec.FoldPolicy(fold.value)})
+		var spec *cronspec.Spec
+		switch {
+		case (job == "") == (len(args) == 0):
+			return usagef("want either SPEC or --job; see '%s --help'", cmd.CommandPath())
+		case job != "":
+			spec, err = jobSpec(cmd, *file, job)
+		default:
+			spec, err = cronspec.Parse(args[0], cronspec.Options{Zone: zone, Gap: cronspec.GapPolicy(gap.value), Fold: cronspec.FoldPolicy(fold.value)})
+		}
 		if err != nil {
 			return usageError(err)
 		}
 		return printTicks(cmd.OutOrStdout(), out.value, spec, start, count)
 	}
 	return cmd
+}
+
+// jobSpec is the schedule of a job of the file.
+func jobSpec(cmd *cobra.Command, file, name string) (*cronspec.Spec, error) {
+	if file == "" {
+		return nil, usagef("--job needs the file that has the job: name it with -c")
+	}
+	s, err := openSite(cmd, file)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	j := s.job(name)
+	switch {
+	case j == nil:
+		return nil, usagef("--job %q is not in %s", name, file)
+	case j.Queue:
+		return nil, usagef("--job %q is a queue job: it has no schedule", name)
+	}
+	return s.spec(j)
 }
 
 func printTicks(w io.Writer, format string, spec *cronspec.Spec, from time.Time, count int) error {

@@ -55,11 +55,31 @@ func usagef(format string, args ...any) error { return usageError(fmt.Errorf(for
 // process itself.
 func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
+	entered := false
+	enter(root, &entered)
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	return report(stderr, root.Execute())
+	cmd, err := root.ExecuteC()
+	if err != nil && !entered {
+		err = usagef("%w; see '%s --help'", err, cmd.CommandPath())
+	}
+	return report(stderr, err)
+}
+
+// enter notes when a command's own code begins: what went wrong before that is a
+// mistake in the arguments.
+func enter(cmd *cobra.Command, entered *bool) {
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			*entered = true
+			return run(cmd, args)
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		enter(sub, entered)
+	}
 }
 
 // report prints err, one line per mistake, and returns its exit code.
@@ -106,9 +126,6 @@ held or the run is in progress elsewhere, 76 the lock or the run was lost.`,
 	)
 	root.AddCommand(commands()...)
 	root.SetHelpCommandGroupID(groupSetUp)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w; see '%s --help'", err, cmd.CommandPath())
-	})
 	mark(root)
 	return root
 }
@@ -119,36 +136,25 @@ const (
 	groupSetUp = "setup"
 )
 
-// mark makes cobra's complaints about arguments usage errors that name the
-// command's help, for every command of the tree.
+// mark gives the commands of the tree the argument checks that cobra has not:
+// none are taken unless a command says so, and an unknown command is told with the
+// names near it.
 func mark(cmd *cobra.Command) {
-	check := cmd.Args
 	switch {
-	case check == nil && cmd.HasSubCommands():
-		check = func(cmd *cobra.Command, args []string) error {
+	case cmd.HasSubCommands():
+		cmd.SuggestionsMinimumDistance = 2
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
 			}
-			err := fmt.Errorf("unknown command %q", args[0])
 			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				err = fmt.Errorf("%w: did you mean %s?", err, strings.Join(near, " or "))
+				return fmt.Errorf("unknown command %q: did you mean %s?", args[0], strings.Join(near, " or "))
 			}
-			return err
+			return fmt.Errorf("unknown command %q", args[0])
 		}
-	case check == nil:
-		check = cobra.NoArgs
-	}
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usagef("%w; see '%s --help'", err, cmd.CommandPath())
-		}
-		return nil
-	}
-	if cmd.HasSubCommands() {
-		cmd.SuggestionsMinimumDistance = 2
-		if cmd.RunE == nil {
-			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-		}
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	case cmd.Args == nil:
+		cmd.Args = cobra.NoArgs
 	}
 	for _, sub := range cmd.Commands() {
 		mark(sub)

@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/solotick/solotick/configs"
+	"github.com/solotick/solotick/internal/sqldialect"
+	"github.com/solotick/solotick/store/gormstore/sqlitedb"
+)
+
+func newMigrate() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "migrate",
+		GroupID: groupSetUp,
+		Short:   "Create or upgrade the tables, or show where they stand",
+		Long: `Create or upgrade the tables, or show where they stand.
+
+Workers do this by themselves unless the file says store.auto_migrate: false.`,
+		Example: `  solotick migrate status -c solotick.yaml
+  solotick migrate up -c solotick.yaml`,
+	}
+	cmd.AddCommand(newMigrateUp(), newMigrateStatus(), newMigrateSQL())
+	return cmd
+}
+
+func newMigrateUp() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Bring the tables up to what this program needs",
+		Long: `Bring the tables up to what this program needs, under a lock: several calls at
+once do no harm. Tables of a newer program are left alone, with an error.
+
+` + defaultFileHelp,
+		Example: `  solotick migrate up -c solotick.yaml`,
+	}
+	file := fileFlag(cmd)
+	cmd.RunE = interruptible(func(ctx context.Context, cmd *cobra.Command, _ []string) error {
+		site, err := openSite(cmd, *file)
+		if err != nil {
+			return err
+		}
+		defer site.close()
+		if err := site.migrate(ctx); err != nil {
+			return err
+		}
+		all, err := site.schemas(ctx)
+		if err != nil {
+			return err
+		}
+		for _, s := range all {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: version %d\n", s.Component, s.Current)
+		}
+		return nil
+	})
+	return cmd
+}
+
+func newMigrateStatus() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show which migrations are applied and which are pending",
+		Long: `Show which migrations are applied and which are pending.
+
+` + defaultFileHelp,
+		Example: `  solotick migrate status -c solotick.yaml -o json`,
+	}
+	file, out := fileFlag(cmd), outputFlag(cmd)
+	cmd.RunE = interruptible(func(ctx context.Context, cmd *cobra.Command, _ []string) error {
+		site, err := openSite(cmd, *file)
+		if err != nil {
+			return err
+		}
+		defer site.close()
+		all, err := site.schemas(ctx)
+		if err != nil {
+			return err
+		}
+		if out.value == "json" {
+			return printJSON(cmd.OutOrStdout(), all)
+		}
+		var cells [][]string
+		for _, s := range all {
+			cells = append(cells, []string{s.Component, fmt.Sprint(s.Current), fmt.Sprint(s.Latest), lastApplied(s), strings.Join(s.Pending, ", ")})
+		}
+		return printTable(cmd.OutOrStdout(), []string{"TABLES OF", "VERSION", "NEEDED", "APPLIED", "PENDING"}, cells)
+	})
+	return cmd
+}
+
+func lastApplied(s sqldialect.Status) string {
+	if len(s.Applied) == 0 {
+		return ""
+	}
+	return rfc3339(s.Applied[len(s.Applied)-1].At)
+}
+
+func newMigrateSQL() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sql",
+		Short: "Print the schema as a script",
+		Long: `Print the schema as a script, for those who run migrations by hand.
+
+` + defaultFileHelp,
+		Example: `  solotick migrate sql > schema.sql`,
+	}
+	file := fileFlag(cmd)
+	cmd.RunE = interruptible(func(ctx context.Context, cmd *cobra.Command, _ []string) error {
+		site, err := openSite(cmd, *file)
+		if err != nil {
+			return err
+		}
+		defer site.close()
+		script, err := site.schemaSQL()
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprint(cmd.OutOrStdout(), script)
+		return err
+	})
+	return cmd
+}
+
+// migrate brings all tables up to what this program needs.
+func (s *site) migrate(ctx context.Context) error {
+	st, err := s.gormStore()
+	if err != nil {
+		return err
+	}
+	if err := st.Migrate(ctx); err != nil || s.loaded.Locks.Driver != configs.LocksInStore {
+		return err
+	}
+	d, err := s.storeLocks()
+	if err != nil {
+		return err
+	}
+	return d.Migrate(ctx)
+}
+
+// schemas tells where all tables stand.
+func (s *site) schemas(ctx context.Context) ([]sqldialect.Status, error) {
+	if err := s.mustExist(); err != nil {
+		return nil, err
+	}
+	st, err := s.gormStore()
+	if err != nil {
+		return nil, err
+	}
+	status, err := st.MigrationStatus(ctx)
+	if err != nil || s.loaded.Locks.Driver != configs.LocksInStore {
+		return []sqldialect.Status{status}, err
+	}
+	d, err := s.storeLocks()
+	if err != nil {
+		return nil, err
+	}
+	more, err := d.MigrationStatus(ctx)
+	return []sqldialect.Status{status, more}, err
+}
+
+// schemaSQL is the script for all tables. It comes from a database that is thrown
+// away, so that the real one need not exist.
+func (s *site) schemaSQL() (script string, err error) {
+	dir, err := os.MkdirTemp("", "solotick-schema-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	scratch := &site{file: s.file, loaded: s.loaded}
+	if scratch.db, err = sqlitedb.Open(filepath.Join(dir, "scratch.db"), nil); err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, sqlitedb.Close(scratch.db)) }()
+	st, err := scratch.gormStore()
+	if err != nil {
+		return "", err
+	}
+	if s.loaded.Locks.Driver != configs.LocksInStore {
+		return st.MigrationSQL(), nil
+	}
+	d, err := scratch.storeLocks()
+	if err != nil {
+		return "", err
+	}
+	return st.MigrationSQL() + "\n" + d.MigrationSQL(), nil
+}

@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/solotick/solotick/configs"
+	"github.com/solotick/solotick/idempotent"
+	"github.com/solotick/solotick/scheduler"
+	"github.com/solotick/solotick/scheduler/cronspec"
+	"github.com/solotick/solotick/scheduler/sqljob"
+)
+
+func newRun() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "run -c FILE",
+		GroupID: groupWork,
+		Short:   "Run the jobs of a file",
+		Long: `Run the jobs of a file: a worker, of which there may be any number. Each tick runs
+on one of them.
+
+SIGTERM or SIGINT lets the runs in progress finish, for at most
+scheduler.drain_timeout; a second one ends them at once. The file is read again
+when it changes and on SIGHUP: its degradation part takes effect at once, other
+changes are reported and need a restart. A file that is not good changes nothing.
+
+Exit codes: 0 stopped as asked, 1 failed, or runs had to be abandoned, 2 bad
+arguments or configuration.`,
+		Example: `  solotick run -c solotick.yaml`,
+	}
+	file := fileFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *file == "" {
+			return usagef("no configuration file: name it with -c; see '%s --help'", cmd.CommandPath())
+		}
+		ctx := context.Background()
+		site, err := openSite(cmd, *file)
+		if err != nil {
+			return err
+		}
+		defer site.close()
+		if len(site.loaded.Jobs) == 0 {
+			return usagef("%s has no jobs: there is nothing to run", *file)
+		}
+		w := &worker{site: site, log: newLogger(cmd.ErrOrStderr(), site.loaded.Log)}
+		return w.run(ctx)
+	}
+	return cmd
+}
+
+func newLogger(w io.Writer, cfg configs.Log) *slog.Logger {
+	o := &slog.HandlerOptions{Level: cfg.SlogLevel()}
+	if cfg.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// worker runs the jobs of a site.
+type worker struct {
+	site *site
+	log  *slog.Logger
+}
+
+func (w *worker) run(ctx context.Context) error {
+	// From here on signals are ours: one that comes early ends the start.
+	stop, hup := make(chan os.Signal, 2), make(chan os.Signal, 1)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(stop)
+	defer signal.Stop(hup)
+
+	s, err := w.scheduler(ctx)
+	if err != nil {
+		return err
+	}
+	w.log.Info("worker starts", "version", readVersion().Version, "file", w.site.file, "namespace", w.site.namespace(), "tzdata", cronspec.TZDataVersion())
+	if err := s.Start(ctx); err != nil {
+		return err
+	}
+	watching, endWatch := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		watchFile(watching, w.site.file, hup, w.log, func() { w.reload(s) })
+	}()
+	select {
+	case sig := <-stop:
+		w.log.Info("worker stops; a second signal ends it at once", "signal", sig.String())
+	case <-s.Done():
+	}
+	endWatch()
+	<-watched
+	return errors.Join(s.Err(), w.drain(ctx, s, stop))
+}
+
+// drain stops the scheduler; a second signal ends the wait for its runs.
+func (w *worker) drain(ctx context.Context, s *scheduler.Scheduler, stop <-chan os.Signal) error {
+	ctx, force := context.WithCancel(ctx)
+	defer force()
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Stop(ctx) }()
+	for {
+		select {
+		case err := <-stopped:
+			return err
+		case sig := <-stop:
+			w.log.Warn("worker ends its runs", "signal", sig.String())
+			force()
+		}
+	}
+}
+
+// scheduler builds the scheduler that the file describes.
+func (w *worker) scheduler(ctx context.Context) (*scheduler.Scheduler, error) {
+	st, err := w.site.openStore(ctx)
+	if err != nil {
+		return nil, err
+	}
+	locker, elector, err := w.site.gateDeps(ctx)
+	if err != nil {
+		return nil, err
+	}
+	jobs, err := w.site.loaded.BuildJobs(jobKinds(idempotent.New(st)))
+	if err != nil {
+		return nil, usageError(err)
+	}
+	s, err := scheduler.New(w.site.loaded.SchedulerConfig(), scheduler.Deps{Store: st, Locker: locker, Elector: elector, Logger: w.log})
+	if err != nil {
+		return nil, usageError(err)
+	}
+	if err := s.Add(jobs...); err != nil {
+		return nil, usageError(err)
+	}
+	return s, nil
+}
+
+// jobKinds makes the handlers of jobs that need no Go. A nil guard makes handlers
+// to be checked, not to be called.
+func jobKinds(guard *idempotent.Guard) configs.Kinds {
+	return configs.Kinds{SQL: func(statements string) (scheduler.Handler, error) {
+		return sqljob.New(sqljob.SQLite, statements, guard)
+	}}
+}
+
+// reload reads the file again. What the running scheduler cannot take up is told
+// each time until a restart.
+func (w *worker) reload(s *scheduler.Scheduler) {
+	updated, err := load(w.site.file)
+	if err != nil {
+		w.log.Error("the configuration file is not good: nothing was changed", "file", w.site.file, "problems", err.Error())
+		return
+	}
+	changes := configs.Diff(w.site.loaded, updated)
+	if len(changes.Hot) > 0 {
+		if err := s.SetDegradation(updated.Degradation); err != nil {
+			w.log.Error("the degradation switch was not changed", "error", err)
+			return
+		}
+		w.site.loaded.Degradation = updated.Degradation
+		w.log.Info("configuration reloaded", "changed", fmt.Sprint(changes.Hot))
+	}
+	if len(changes.Restart) > 0 {
+		w.log.Warn("changes in the configuration file need a restart", "changed", fmt.Sprint(changes.Restart))
+	}
+	if len(changes.Hot)+len(changes.Restart) == 0 {
+		w.log.Info("configuration read again: nothing has changed")
+	}
+}

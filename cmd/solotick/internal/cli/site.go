@@ -1,0 +1,209 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"gorm.io/gorm"
+
+	"github.com/solotick/solotick/configs"
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/scheduler/cronspec"
+	"github.com/solotick/solotick/store"
+	"github.com/solotick/solotick/store/gormstore"
+	"github.com/solotick/solotick/store/gormstore/sqlitedb"
+)
+
+const defaultFileHelp = `Without -c, store and locks are the file solotick.db in the working directory, and
+the namespace is "default".`
+
+// builtIn is the configuration without a file: every setting at its default.
+const builtIn = "namespace: default\n"
+
+// site is a configuration with what it names, opened when asked for. It belongs to
+// one goroutine.
+type site struct {
+	file   string // for people
+	loaded *configs.Loaded
+	db     *gorm.DB
+	store  *gormstore.Store
+	locker *locks.Locker
+	closed []func() error // what to close, in the order of opening
+}
+
+// fileFlag adds -c to a command.
+func fileFlag(cmd *cobra.Command) *string {
+	file := cmd.Flags().StringP("config", "c", "", "configuration file")
+	if err := cmd.MarkFlagFilename("config", "yaml", "yml"); err != nil {
+		panic(err) // the flag does not exist: a mistake in this package
+	}
+	return file
+}
+
+// openSite reads the file and connects to nothing. What is wrong with the file is a
+// usage error.
+func openSite(cmd *cobra.Command, file string) (*site, error) {
+	loaded, err := load(file)
+	if err != nil {
+		return nil, usageError(err)
+	}
+	for _, w := range loaded.Warnings {
+		warn(cmd.ErrOrStderr(), "warning: %v", w)
+	}
+	s := &site{file: file, loaded: loaded}
+	if file == "" {
+		s.file = "the built-in configuration"
+	}
+	return s, nil
+}
+
+func load(file string) (*configs.Loaded, error) {
+	o := configs.Options{StoreDrivers: []string{storeDriver}, LockDrivers: lockDrivers()}
+	if file == "" {
+		return configs.Parse("built-in", []byte(builtIn), o)
+	}
+	return configs.Load(file, o)
+}
+
+func (s *site) namespace() string { return s.loaded.Namespace }
+
+func (s *site) lease() time.Duration {
+	if d := s.loaded.Scheduler.Lease; d != 0 {
+		return d
+	}
+	return 10 * time.Second
+}
+
+// processLabel tells people who is who.
+func processLabel() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = filepath.Base(os.Args[0])
+	}
+	return fmt.Sprintf("%s:%d", host, os.Getpid())
+}
+
+const storeDriver = "sqlite"
+
+// openDB opens the database, creating its file.
+func (s *site) openDB() (*gorm.DB, error) {
+	if s.db != nil {
+		return s.db, nil
+	}
+	db, err := sqlitedb.Open(s.loaded.Store.DSN.Reveal(), nil)
+	if err != nil {
+		return nil, err
+	}
+	s.db = db
+	s.closed = append(s.closed, func() error { return sqlitedb.Close(db) })
+	return db, nil
+}
+
+// mustExist refuses to look into a database that nobody has made: opening it would
+// make it.
+func (s *site) mustExist() error {
+	path := s.loaded.Store.DSN.Reveal()
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: there is no database yet: a worker makes it, or 'solotick migrate up'", path)
+	}
+	return nil // any other trouble is told when it is opened
+}
+
+// gormStore is the store without a look at its tables.
+func (s *site) gormStore() (*gormstore.Store, error) {
+	if s.store != nil {
+		return s.store, nil
+	}
+	db, err := s.openDB()
+	if err != nil {
+		return nil, err
+	}
+	st, err := gormstore.New(db, gormstore.WithPrefix(s.loaded.Store.TablePrefix))
+	if err != nil {
+		return nil, err
+	}
+	s.store = st
+	return st, nil
+}
+
+// openStore is the store to work with. It makes or upgrades the tables, unless the
+// file forbids that.
+func (s *site) openStore(ctx context.Context) (*gormstore.Store, error) {
+	st, err := s.gormStore()
+	if err != nil {
+		return nil, err
+	}
+	if s.loaded.Store.Migrate() {
+		return st, st.Migrate(ctx)
+	}
+	return st, st.CheckSchema(ctx)
+}
+
+// readStore is the store to look into. It makes nothing.
+func (s *site) readStore(ctx context.Context) (store.Store, error) {
+	if err := s.mustExist(); err != nil {
+		return nil, err
+	}
+	st, err := s.gormStore()
+	if err != nil {
+		return nil, err
+	}
+	return st, st.CheckSchema(ctx)
+}
+
+// close closes what was opened, the last first. What it cannot close ends with the
+// process.
+func (s *site) close() {
+	for i := len(s.closed) - 1; i >= 0; i-- {
+		_ = s.closed[i]()
+	}
+	s.closed = nil
+}
+
+func (s *site) hasJob(name string) bool { return s.job(name) != nil }
+
+func (s *site) job(name string) *configs.Job {
+	for i := range s.loaded.Jobs {
+		if j := &s.loaded.Jobs[i]; j.Name == name {
+			return j
+		}
+	}
+	return nil
+}
+
+// specs are the jobs of the file with their schedules, as the scheduler reads them.
+func (s *site) specs() ([]fileJob, error) {
+	jobs := make([]fileJob, 0, len(s.loaded.Jobs))
+	for i := range s.loaded.Jobs {
+		spec, err := s.spec(&s.loaded.Jobs[i])
+		if err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, fileJob{name: s.loaded.Jobs[i].Name, spec: spec})
+	}
+	return jobs, nil
+}
+
+// spec is the job's schedule; nil for a queue job.
+func (s *site) spec(j *configs.Job) (*cronspec.Spec, error) {
+	if j.Queue {
+		return nil, nil
+	}
+	o := cronspec.Options{Zone: j.TimeZone, Gap: j.DST.Gap, Fold: j.DST.Fold}
+	if o.Zone == "" && !namesZone(j.Cron) {
+		o.Zone = s.loaded.Scheduler.TimeZone
+	}
+	spec, err := cronspec.Parse(j.Cron, o)
+	if err != nil || !j.Spread {
+		return spec, err
+	}
+	every, _ := spec.Every() // the loader has refused spread for anything else
+	o.Offset = cronspec.SpreadOffset(s.namespace(), j.Name, every)
+	return cronspec.Parse(j.Cron, o)
+}
