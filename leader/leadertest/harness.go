@@ -12,7 +12,8 @@ import (
 // Harness is what a backend provides.
 type Harness struct {
 	// New makes a candidate, connected on its own as another process would be, and
-	// cleans up after the test. All candidates of a test share one backend.
+	// cleans up after the test. All candidates of a test share one backend. Tests run
+	// in parallel unless Around is set.
 	New func(t *testing.T, election string, cfg leader.Config) Candidate
 	// TTL is the TTL of the terms, which New must see to when it is not taken from
 	// the Config. Some tests last several of it.
@@ -60,6 +61,7 @@ func Run(t *testing.T, h Harness) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if h.Around == nil {
+				t.Parallel() // what takes long is waiting
 				c.body(t, h)
 				return
 			}

@@ -203,7 +203,7 @@ func TestNative(t *testing.T) {
 		"Pushing": func(d *desk) driver.Driver { return pushing{d} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			halls := each[hall]()
+			halls := each(func(*testing.T) *hall { return new(hall) })
 			leadertest.Run(t, leadertest.Harness{
 				TTL:       3 * time.Second,
 				Handover:  100 * time.Millisecond,
