@@ -229,6 +229,10 @@ func (l *Locker) attempt(ctx context.Context, s *slot, w wanted) (*Lease, error)
 	if come := s.call.enter(); come != nil {
 		l.mu.Unlock()
 		if err := l.await(ctx, s, &s.call, come); err != nil {
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, ErrHeld) && !errors.Is(err, ErrUnavailable) {
+				err = &UnavailableError{Key: s.key, Op: OpAcquire, Err: err}
+			}
+			l.observeAttempt(s.key, nil, err, 0)
 			return nil, err
 		}
 		l.mu.Lock()

@@ -401,9 +401,46 @@ func TestCallersOfOneKeyShareABackendsSilence(t *testing.T) {
 				}
 			})
 		}
+		wg.Go(func() {
+			synctest.Wait() // behind them, with less time than a request has
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			_, err := p.TryAcquire(ctx, "k")
+			if !errors.Is(err, locks.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("TryAcquire with a deadline = %v", err)
+			}
+		})
 		wg.Wait()
 		if took := time.Since(start); took > 4*time.Second {
 			t.Errorf("took %v", took)
+		}
+		if n := len(told[locks.EventUnavailable](p)); n != 51 {
+			t.Errorf("%d callers were told of in events, want 51", n)
+		}
+	})
+}
+
+func TestCloseEndsAnAcquireUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		space := new(memlock.Space)
+		p := newProcess(t, space, locks.Config{})
+		p.faults.Arm(lockstest.Acquire, lockstest.Fault{Kind: lockstest.Swallow})
+		got := make(chan error)
+		go func() {
+			_, err := p.TryAcquire(t.Context(), "k")
+			got <- err
+		}()
+		synctest.Wait()
+		closed := make(chan error)
+		go func() { closed <- p.Close(t.Context()) }()
+		if err := <-got; !errors.Is(err, locks.ErrClosed) || errors.Is(err, locks.ErrUnavailable) {
+			t.Errorf("TryAcquire = %v", err)
+		}
+		if err := <-closed; err != nil {
+			t.Errorf("Close = %v", err)
+		}
+		if n := space.Len(); n != 0 {
+			t.Error("Close left a grant whose answer was lost")
 		}
 	})
 }
