@@ -341,7 +341,7 @@ func (s *Store) Revive(ctx context.Context, r store.ReviveRequest) (int, error) 
 		if err != nil || len(ids) == 0 {
 			return err
 		}
-		n, err = tx.Exec(ctx, "UPDATE "+s.t.executions+" SET state = 1, finished_ms = 0, run_at_ms = "+tx.NowMillis+
+		n, err = tx.Exec(ctx, "UPDATE "+s.t.executions+" SET state = 1, finished_ms = 0, run_at_ms = tick_ms"+
 			", version = version + 1 WHERE state = 6 AND id IN "+tx.List(len(ids)), ids...)
 		return err
 	})
