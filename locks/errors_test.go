@@ -21,11 +21,11 @@ func TestErrorsReadWell(t *testing.T) {
 		`locks: lease of "k" (fence 3) lost: not renewed in time: connection refused`: &locks.LostError{
 			Key: "k", Fence: 3, Reason: locks.ReasonUnavailable, Err: down,
 		},
-		`locks: lease of "k" (fence 3) lost: no longer ours`:                       &locks.LostError{Key: "k", Fence: 3, Reason: locks.ReasonNotOurs},
-		`locks: lease of "k" (fence 3) lost: abandoned by this process`:            &locks.LostError{Key: "k", Fence: 3, Reason: locks.ReasonAbandoned},
-		`locks: release "k" (fence 3): held by another`:                            &locks.ReleaseError{Key: "k", Fence: 3, Outcome: locks.ReleasedOther},
-		`locks: release "k" (fence 3): outcome unknown: connection refused`:        &locks.ReleaseError{Key: "k", Fence: 3, Err: down},
-		`acquire renew release inspect Op(9) Reason(9) no longer ours`: fmt.Errorf("%v %v %v %v %v %v %v", locks.OpAcquire, locks.OpRenew, locks.OpRelease, locks.OpInspect, locks.Op(9), locks.Reason(9), locks.ReasonNotOurs),
+		`locks: lease of "k" (fence 3) lost: no longer ours`:                &locks.LostError{Key: "k", Fence: 3, Reason: locks.ReasonNotOurs},
+		`locks: lease of "k" (fence 3) lost: abandoned by this process`:     &locks.LostError{Key: "k", Fence: 3, Reason: locks.ReasonAbandoned},
+		`locks: release "k" (fence 3): held by another`:                     &locks.ReleaseError{Key: "k", Fence: 3, Outcome: locks.ReleasedOther},
+		`locks: release "k" (fence 3): outcome unknown: connection refused`: &locks.ReleaseError{Key: "k", Fence: 3, Err: down},
+		`acquire renew release inspect Op(9) Reason(9) no longer ours`:      fmt.Errorf("%v %v %v %v %v %v %v", locks.OpAcquire, locks.OpRenew, locks.OpRelease, locks.OpInspect, locks.Op(9), locks.Reason(9), locks.ReasonNotOurs),
 	} {
 		if err.Error() != want {
 			t.Errorf("error reads\n%s\nwant\n%s", err, want)
