@@ -85,6 +85,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w.guard = idempotent.New(behind)
+	w.guard.SetPatience(2 * time.Second)
 	now, err := w.store.Now(t.Context())
 	if err != nil {
 		t.Fatal(err)
