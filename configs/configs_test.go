@@ -108,8 +108,7 @@ func TestWorkerSampleHasEveryKey(t *testing.T) {
 			if typ == reflect.TypeFor[secret.Value]() || typ == reflect.TypeFor[strictyaml.Raw]() {
 				return
 			}
-			for i := range typ.NumField() {
-				f := typ.Field(i)
+			for f := range typ.Fields() {
 				name, opts, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 				if name == "-" || !f.IsExported() {
 					continue
@@ -229,8 +228,7 @@ func TestProblems(t *testing.T) {
 		}},
 	} {
 		_, err := configs.Parse("c.yaml", []byte(c.text), options())
-		var ps strictyaml.Problems
-		if !errors.As(err, &ps) {
+		if _, ok := errors.AsType[strictyaml.Problems](err); !ok {
 			t.Errorf("%q: got %v, want problems", c.text, err)
 			continue
 		}

@@ -36,7 +36,7 @@ func Load(path string, o Options) (*Loaded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configs: %w", err)
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // it was only read
 	data, err := io.ReadAll(io.LimitReader(f, strictyaml.MaxBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("configs: %w", err)

@@ -68,9 +68,10 @@ func (d *Document) plain(n *node) any {
 			}
 		}
 		return m
+	default:
+		text, _, _ := d.expand(n, "")
+		return [2]any{n.kind, text}
 	}
-	text, _, _ := d.expand(n, "")
-	return [2]any{n.kind, text}
 }
 
 // Decode fills the struct that into points to and adds what is wrong to the
@@ -191,8 +192,7 @@ type field struct {
 // key that a scalar or list stands for.
 func layout(t reflect.Type) (fields map[string]field, rest []int, short string) {
 	fields = map[string]field{}
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		name, opts, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		switch {
 		case !f.IsExported() || name == "-":

@@ -12,6 +12,8 @@ import (
 type Position struct{ Line, Column int }
 
 // Problem is one thing that is wrong with a document.
+//
+//nolint:errname // callers read its fields as often as its text
 type Problem struct {
 	File string
 	Position
@@ -41,6 +43,8 @@ func (p Problem) Error() string {
 
 // Problems is the error of a document: all that is wrong with it, by line. It is
 // never empty.
+//
+//nolint:errname // as Problem
 type Problems []Problem
 
 // Error lists the problems, one a line.

@@ -152,8 +152,7 @@ func TestProblems(t *testing.T) {
 		}},
 	} {
 		_, err := decode(c.text)
-		var ps strictyaml.Problems
-		if !errors.As(err, &ps) {
+		if _, ok := errors.AsType[strictyaml.Problems](err); !ok {
 			t.Errorf("%q: got %v, want problems", c.text, err)
 			continue
 		}
@@ -244,8 +243,11 @@ func TestBrokenDocumentsHideSecrets(t *testing.T) {
 		check(good[:i])
 		check(good[:i] + good[i+1:])
 		for _, c := range []string{":", "\"", "'", "\n", " ", "\t", "[", "}", "&", "*", "!", "|", ">", "$", "${", "#", "-", "?", ",", "%", "\\"} {
-			check(good[:i] + c + good[i:])
-			check(good[:i] + c + good[i+1:])
+			if i%2 == 0 { // one way of breaking for each byte is enough, in turn
+				check(good[:i] + c + good[i:])
+			} else {
+				check(good[:i] + c + good[i+1:])
+			}
 		}
 	}
 }

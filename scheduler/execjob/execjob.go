@@ -196,8 +196,7 @@ func (c *command) grace(cause error) time.Duration {
 }
 
 func exitError(err error) error {
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return &ExitError{Code: exit.ExitCode(), Signal: signalName(exit.ProcessState)}
 	}
 	if errors.Is(err, exec.ErrWaitDelay) {

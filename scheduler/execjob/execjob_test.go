@@ -152,13 +152,13 @@ func told(t *testing.T, fifo string) []int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // it was only read
 	line, err := bufio.NewReader(f).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
 	}
 	var pids []int
-	for _, s := range strings.Fields(line) {
+	for s := range strings.FieldsSeq(line) {
 		pid, err := strconv.Atoi(s)
 		if err != nil {
 			t.Fatal(err)

@@ -178,8 +178,7 @@ func (s *sender) expected(status int) bool {
 
 // failed words an error without the URL, which net/http puts into its own.
 func (s *sender) failed(ctx context.Context, err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	var network net.Error

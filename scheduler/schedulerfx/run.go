@@ -99,20 +99,23 @@ func (r *runner) start(ctx context.Context) error {
 	}
 	go func() {
 		defer close(r.ended)
-		if err := r.watch(ctx); err != nil {
-			r.Logger.Error("scheduler ended by itself; the application is shut down", "error", err)
+		if err := r.watch(ctx); err != nil && ctx.Err() == nil {
+			r.Logger.ErrorContext(ctx, "scheduler ended by itself; the application is shut down", "error", err)
 			if err := r.Shutdowner.Shutdown(fx.ExitCode(1)); err != nil {
-				r.Logger.Error("application cannot be shut down", "error", err)
+				r.Logger.ErrorContext(ctx, "application cannot be shut down", "error", err)
 			}
 		}
 	}()
 	return nil
 }
 
+// errStopped ends what waits when the application stops.
+var errStopped = errors.New("schedulerfx: stopped")
+
 // watch returns an error if the scheduler cannot go on, and nil when ctx ends.
 func (r *runner) watch(ctx context.Context) error {
 	if r.migrator != nil {
-		if err := r.migrate(ctx); err != nil || ctx.Err() != nil {
+		if err := r.migrate(ctx); err != nil {
 			return err
 		}
 		if err := r.Scheduler.Start(ctx); err != nil {
@@ -137,14 +140,16 @@ func (r *runner) migrate(ctx context.Context) error {
 		err := r.migrator.Migrate(once)
 		cancel()
 		switch {
-		case err == nil, ctx.Err() != nil:
+		case err == nil:
 			return nil
+		case ctx.Err() != nil:
+			return errStopped
 		case !errors.Is(err, store.ErrUnavailable):
 			return err
 		}
-		r.Logger.Warn("store's tables cannot be brought up to date yet", "error", err)
+		r.Logger.WarnContext(ctx, "store's tables cannot be brought up to date yet", "error", err)
 		if backoff.Wait(ctx, backoff.Policy{Base: 200 * time.Millisecond, Max: 5 * time.Second}.Delay(n)) != nil {
-			return nil
+			return errStopped
 		}
 	}
 }

@@ -66,12 +66,23 @@ func TestRefused(t *testing.T) {
 		{all, "BEGIN", "line 1: BEGIN controls the transaction"},
 		{all, "DELETE FROM a;\n\n  commit", "line 3: COMMIT controls the transaction"},
 		{all, "DELETE FROM a; /* x */ RollBack TO x", "ROLLBACK controls the transaction"},
-		{all, "end", "END controls"}, {all, "START TRANSACTION", "START controls"}, {all, "SAVEPOINT a", "SAVEPOINT controls"}, {all, "RELEASE a", "RELEASE controls"},
+		{all, "end", "END controls"},
+		{all, "START TRANSACTION", "START controls"},
+		{all, "SAVEPOINT a", "SAVEPOINT controls"},
+		{all, "RELEASE a", "RELEASE controls"},
 		{all, "VACUUM", "VACUUM cannot run in a transaction"},
-		{all, "PRAGMA foreign_keys = off", "PRAGMA changes the connection"}, {all, "ATTACH 'x' AS y", "ATTACH changes the connection"}, {all, "DETACH y", "DETACH changes"},
-		{all, "SET autocommit = 1", "SET changes the connection"}, {all, "CALL p()", "CALL runs statements that cannot be checked"}, {all, "EXECUTE p", "EXECUTE runs"},
-		{all, "EXPLAIN SELECT 1", "EXPLAIN is not known to be safe"}, {all, "DELET FROM a", "DELET is not known"}, {all, "'x'", "a statement without a word"},
-		{all, "DELETE FROM a WHERE b = 'x", "a ' is not closed"}, {all, "DELETE FROM a /* x", "a comment is not closed"}, {all, "DELETE FROM a WHERE \"b = 1", "a \" is not closed"},
+		{all, "PRAGMA foreign_keys = off", "PRAGMA changes the connection"},
+		{all, "ATTACH 'x' AS y", "ATTACH changes the connection"},
+		{all, "DETACH y", "DETACH changes"},
+		{all, "SET autocommit = 1", "SET changes the connection"},
+		{all, "CALL p()", "CALL runs statements that cannot be checked"},
+		{all, "EXECUTE p", "EXECUTE runs"},
+		{all, "EXPLAIN SELECT 1", "EXPLAIN is not known to be safe"},
+		{all, "DELET FROM a", "DELET is not known"},
+		{all, "'x'", "a statement without a word"},
+		{all, "DELETE FROM a WHERE b = 'x", "a ' is not closed"},
+		{all, "DELETE FROM a /* x", "a comment is not closed"},
+		{all, "DELETE FROM a WHERE \"b = 1", "a \" is not closed"},
 		{all, "DELETE FROM a\nWHERE b = :tik", "line 2: no parameter is called :tik: use :key, :job, :tick"},
 		{all, "SELECT 1\x00; COMMIT", "NUL"},
 		{[]Dialect{SQLite, MySQL}, "DELETE FROM a WHERE b = ?", "? cannot name a parameter here"},
@@ -80,16 +91,27 @@ func TestRefused(t *testing.T) {
 		{[]Dialect{SQLite}, "CREATE TEMP TRIGGER a AFTER INSERT ON b BEGIN DELETE FROM c; END", "CREATE TRIGGER has a body"},
 		{[]Dialect{SQLite}, "INSERT OR/**/ROLLBACK INTO a VALUES (1)", "ON CONFLICT ROLLBACK can end the transaction"},
 		{[]Dialect{SQLite}, "CREATE TABLE a (b UNIQUE ON CONFLICT ROLLBACK)", "ON CONFLICT ROLLBACK can end"},
-		{[]Dialect{SQLite}, "SELECT [a", "a [ is not closed"}, {[]Dialect{SQLite}, "LOCK TABLES a", "LOCK is not known"},
+		{[]Dialect{SQLite}, "SELECT [a", "a [ is not closed"},
+		{[]Dialect{SQLite}, "LOCK TABLES a", "LOCK is not known"},
 		{[]Dialect{Postgres}, "CREATE UNIQUE INDEX CONCURRENTLY a ON b (c)", "CREATE UNIQUE CONCURRENTLY cannot run in a transaction"},
-		{[]Dialect{Postgres}, "ALTER SYSTEM SET a = b", "ALTER SYSTEM cannot run"}, {[]Dialect{Postgres}, "DROP DATABASE a", "DROP DATABASE cannot run"},
-		{[]Dialect{Postgres}, "REINDEX TABLE CONCURRENTLY a", "CONCURRENTLY cannot run"}, {[]Dialect{Postgres}, "COPY a TO PROGRAM 'x'", "COPY writes outside"},
+		{[]Dialect{Postgres}, "ALTER SYSTEM SET a = b", "ALTER SYSTEM cannot run"},
+		{[]Dialect{Postgres}, "DROP DATABASE a", "DROP DATABASE cannot run"},
+		{[]Dialect{Postgres}, "REINDEX TABLE CONCURRENTLY a", "CONCURRENTLY cannot run"},
+		{[]Dialect{Postgres}, "COPY a TO PROGRAM 'x'", "COPY writes outside"},
 		{[]Dialect{Postgres}, "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; END", "BEGIN ATOMIC has a body"},
-		{[]Dialect{Postgres}, "SET SESSION x = 1", "SET changes the connection"}, {[]Dialect{Postgres}, "SELECT $a$ x", "a $a$ is not closed"}, {[]Dialect{Postgres}, `SELECT E'\'`, "a ' is not closed"},
-		{[]Dialect{MySQL}, "CREATE TABLE a (b int)", "CREATE commits by itself"}, {[]Dialect{MySQL}, "TRUNCATE a", "TRUNCATE commits"}, {[]Dialect{MySQL}, "LOCK TABLES a READ", "LOCK commits"},
-		{[]Dialect{MySQL}, "ALTER TABLE a ADD b int", "ALTER commits"}, {[]Dialect{MySQL}, "RENAME TABLE a TO b", "RENAME commits"}, {[]Dialect{MySQL}, "ANALYZE TABLE a", "ANALYZE commits"},
-		{[]Dialect{MySQL}, "SELECT 1 /*! ; COMMIT */", "a comment that is executed"}, {[]Dialect{MySQL}, "SELECT 1 /*M!100 COMMIT */", "a comment that is executed"},
-		{[]Dialect{MySQL}, `SELECT 'a\'; COMMIT; -- '`, "a backslash stands before a quote"}, {[]Dialect{MySQL}, "SELECT 1 INTO OUTFILE '/x'", "INTO OUTFILE writes outside"},
+		{[]Dialect{Postgres}, "SET SESSION x = 1", "SET changes the connection"},
+		{[]Dialect{Postgres}, "SELECT $a$ x", "a $a$ is not closed"},
+		{[]Dialect{Postgres}, `SELECT E'\'`, "a ' is not closed"},
+		{[]Dialect{MySQL}, "CREATE TABLE a (b int)", "CREATE commits by itself"},
+		{[]Dialect{MySQL}, "TRUNCATE a", "TRUNCATE commits"},
+		{[]Dialect{MySQL}, "LOCK TABLES a READ", "LOCK commits"},
+		{[]Dialect{MySQL}, "ALTER TABLE a ADD b int", "ALTER commits"},
+		{[]Dialect{MySQL}, "RENAME TABLE a TO b", "RENAME commits"},
+		{[]Dialect{MySQL}, "ANALYZE TABLE a", "ANALYZE commits"},
+		{[]Dialect{MySQL}, "SELECT 1 /*! ; COMMIT */", "a comment that is executed"},
+		{[]Dialect{MySQL}, "SELECT 1 /*M!100 COMMIT */", "a comment that is executed"},
+		{[]Dialect{MySQL}, `SELECT 'a\'; COMMIT; -- '`, "a backslash stands before a quote"},
+		{[]Dialect{MySQL}, "SELECT 1 INTO OUTFILE '/x'", "INTO OUTFILE writes outside"},
 	} {
 		for _, d := range c.ds {
 			if err := Check(d, c.text); err == nil || !strings.HasPrefix(err.Error(), "sqljob: ") || !strings.Contains(err.Error(), c.want) {
@@ -121,7 +143,11 @@ func FuzzNothingEndsTheTransaction(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Cleanup(func() { db.Close() })
+	f.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			f.Error(err)
+		}
+	})
 	db.SetMaxOpenConns(1)
 	if _, err := db.Exec("CREATE TABLE a (b UNIQUE); INSERT INTO a VALUES ('kept')"); err != nil {
 		f.Fatal(err)
@@ -136,7 +162,11 @@ func FuzzNothingEndsTheTransaction(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
+		defer func() {
+			if err := conn.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
 		if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 			t.Fatal(err)
 		}
