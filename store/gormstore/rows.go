@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -204,8 +205,10 @@ func attemptArgs(args []any, n int, at func(i int) (*store.ID, int)) []any {
 }
 
 // checkNew refuses rows before any of them is written, and gives an ID to those
-// that have none. Kept from call to call of a transaction that is retried.
+// that have none, in rising order: rows of one request with the same instant keep
+// their order. The IDs are kept when a transaction is retried.
 func checkNew(rows []store.NewExecution) error {
+	nameNew(rows)
 	keys := make(map[store.ID]store.Key, len(rows))
 	for i := range rows {
 		n := &rows[i]
@@ -215,15 +218,27 @@ func checkNew(rows []store.NewExecution) error {
 		if n.Key.Job == "" {
 			return errors.New("Key.Job is empty: name the job or kind")
 		}
-		if n.ID == (store.ID{}) {
-			n.ID = store.NewID(store.MillisOf(time.Now()))
-		}
 		if key, taken := keys[n.ID]; taken && key != n.Key {
 			return fmt.Errorf("%s: ID %s belongs to %s: give every run an ID of its own", n.Key, n.ID, key)
 		}
 		keys[n.ID] = n.Key
 	}
 	return nil
+}
+
+func nameNew(rows []store.NewExecution) {
+	var nameless []int
+	var ids []store.ID
+	for i := range rows {
+		if rows[i].ID == (store.ID{}) {
+			nameless = append(nameless, i)
+			ids = append(ids, store.NewID(store.MillisOf(time.Now())))
+		}
+	}
+	slices.SortFunc(ids, func(a, b store.ID) int { return bytes.Compare(a[:], b[:]) })
+	for n, i := range nameless {
+		rows[i].ID = ids[n]
+	}
 }
 
 func errIDTaken(n *store.NewExecution) error {

@@ -59,7 +59,7 @@ func (c *Counter) Reset() {
 }
 
 // Before has f called before every statement; its error is the statement's, which
-// is then not sent. A COMMIT is given to f as "COMMIT". Nil ends it.
+// is then not sent. The ends of a transaction are "BEGIN" and "COMMIT". Nil ends it.
 func (c *Counter) Before(f func(query string) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,6 +120,9 @@ func (p *pool) BeginTx(ctx context.Context, opts *sql.TxOptions) (gorm.ConnPool,
 	p.c.mu.Lock()
 	p.c.txs++
 	p.c.mu.Unlock()
+	if err := p.c.see("BEGIN", false); err != nil {
+		return nil, err
+	}
 	var inner gorm.ConnPool
 	var err error
 	switch b := p.ConnPool.(type) {
