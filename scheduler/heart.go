@@ -56,6 +56,16 @@ func (h *heart) guard(a *attempt) {
 	}
 }
 
+// check ends a run whose lease may have ended, at a time at which that matters.
+func (h *heart) check(a *attempt) {
+	h.mu.Lock()
+	expired := a.lease.deadline.Expired()
+	h.mu.Unlock()
+	if expired {
+		a.lose(fmt.Errorf("%w: not renewed in time", ErrLeaseLost))
+	}
+}
+
 func (h *heart) remove(a *attempt) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

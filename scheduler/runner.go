@@ -111,7 +111,7 @@ func (s *Scheduler) call(a *attempt) error {
 	ctx, cancel := context.WithTimeoutCause(a.ctx, a.job.o.timeout, ErrTimeout)
 	defer cancel()
 	returned := make(chan error, 1)
-	go func() { returned <- a.job.handler(ctx, a.Run) }()
+	go func() { returned <- a.job.handler(runContext{ctx, a}, a.Run) }()
 	select {
 	case err := <-returned:
 		return causeOf(ctx, err)
@@ -133,6 +133,19 @@ func (s *Scheduler) call(a *attempt) error {
 	s.log.Error("handler ignores the end of its context and is left behind", "job", a.Job(), "run", a.ID(), "cause", context.Cause(ctx))
 	s.emit(RunAbandoned{Execution: a.exec})
 	return fmt.Errorf("%w (%w)", ErrAbandoned, context.Cause(ctx))
+}
+
+// runContext is the context that a handler gets. A process that was frozen may run
+// its handler before its timers: asked for Err, the context looks at the clock.
+type runContext struct {
+	context.Context
+	a *attempt
+}
+
+// Err is nil while the run's lease can be trusted and the context has not ended.
+func (c runContext) Err() error {
+	c.a.s.heart.check(c.a)
+	return c.Context.Err()
 }
 
 // causeOf puts the reason for which the context ended in the place of the bare

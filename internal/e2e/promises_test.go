@@ -1,0 +1,223 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/solotick/solotick/scheduler"
+	"github.com/solotick/solotick/store"
+)
+
+// fast is a plan with short leases.
+func fast(gate scheduler.Gate, jobs ...planJob) plan {
+	return plan{Gate: gate, Lease: 2 * time.Second, LockTTL: 2 * time.Second, Mode: store.ModeStoreOnly, Jobs: jobs}
+}
+
+// TestSkewedReplicas: a job shorter than the skew of the replicas' clocks, which
+// lock-only schedulers run on every one of them.
+func TestSkewedReplicas(t *testing.T) {
+	for _, skew := range []time.Duration{300 * time.Millisecond, 700 * time.Millisecond} {
+		for _, gate := range []scheduler.Gate{scheduler.GateLock, scheduler.GateLeader, scheduler.GateNone} {
+			t.Run(fmt.Sprint(gate, "/", skew), func(t *testing.T) {
+				t.Parallel()
+				job := planJob{Name: "short", Spec: "@every 1s", For: 5 * time.Millisecond, Plain: true}
+				c := start(t, 3, fast(gate, job), -skew, 0, skew)
+				from := time.Now().Add(time.Second)
+				until(from.Add(8 * time.Second))
+				to := from.Add(7 * time.Second)
+				rows, ranges := c.record(job, from, to)
+				c.once(job, from, to)
+				if want := len(expected(t, job.Spec, from, to)); len(rows) != want || len(ranges) != 0 {
+					t.Errorf("%d rows and ranges %+v, want %d rows", len(rows), ranges, want)
+				}
+			})
+		}
+	}
+}
+
+// TestFrozenReplica: SIGSTOP for longer than the lease, in the middle of a run.
+// The handler is deaf, so only the record keeps its effect out.
+func TestFrozenReplica(t *testing.T) {
+	t.Parallel()
+	job := planJob{Name: "slow", Spec: soon(4 * time.Second), For: 1500 * time.Millisecond, Deaf: true}
+	c := start(t, 3, fast(scheduler.GateLock, job))
+	first := c.await("the first attempt", 10*time.Second, func(n note) bool { return n.What == "began" && n.Attempt == 1 })
+	frozen := c.get(first.Replica)
+	frozen.signal(syscall.SIGSTOP)
+	stopped := time.Now()
+	second := c.await("the second attempt's end", 20*time.Second, func(n note) bool { return n.What == "ended" && n.Attempt == 2 })
+	frozen.signal(syscall.SIGCONT)
+	woken := time.Now()
+	lost := c.await("the loss is told", 5*time.Second, func(n note) bool { return n.What == "lost" && n.Replica == first.Replica })
+	fenced := c.await("the frozen attempt's end", 10*time.Second, func(n note) bool {
+		return n.What != "began" && n.Attempt == 1 && n.Replica == first.Replica && n.What != "lost"
+	})
+	if fenced.What != "fenced" || !strings.Contains(fenced.Cause, "lost") {
+		t.Errorf("the frozen attempt ended as %q with context cause %q, want fenced, and the loss as cause", fenced.What, fenced.Cause)
+	}
+	if !strings.Contains(lost.Cause, "lease") && !strings.Contains(lost.Cause, "gate") {
+		t.Errorf("loss told as %q", lost.Cause)
+	}
+	if d := time.UnixMilli(lost.At).Sub(woken); d > time.Second {
+		t.Errorf("told %v after it woke", d)
+	}
+	began := c.all(func(n note) bool { return n.What == "began" && n.Attempt == 2 })[0]
+	if d := time.UnixMilli(began.At).Sub(stopped); d > 4*time.Second {
+		t.Errorf("taken over after %v, want lease + 2 s at most", d)
+	}
+	if rows := c.effects("slow"); len(rows) != 1 || rows[0].Attempt != 2 || rows[0].Replica != second.Replica {
+		t.Errorf("effects %+v, want one, of attempt 2", rows)
+	}
+}
+
+// soon is a spec that ticks once, about d from now, and then not for a year.
+func soon(d time.Duration) string {
+	at := time.Now().UTC().Add(d)
+	return fmt.Sprintf("%d %d %d %d %d *", at.Second(), at.Minute(), at.Hour(), at.Day(), at.Month())
+}
+
+// TestKilledReplicas: SIGKILL in the middle of runs, again and again.
+func TestKilledReplicas(t *testing.T) {
+	for _, gate := range []scheduler.Gate{scheduler.GateLock, scheduler.GateLeader, scheduler.GateNone} {
+		t.Run(string(gate), func(t *testing.T) {
+			t.Parallel()
+			job := planJob{Name: "long", Spec: "@every 6s", For: 1500 * time.Millisecond, Misfire: scheduler.MisfireFireAll}
+			short := planJob{Name: "short", Spec: "@every 1s", For: 5 * time.Millisecond, Misfire: scheduler.MisfireFireAll, Overlap: scheduler.OverlapBufferAll}
+			c := start(t, 3, fast(gate, job, short))
+			from := time.Now().Add(500 * time.Millisecond)
+			var last time.Time
+			for i := range 3 {
+				began := c.await("a run to interrupt", 15*time.Second, func(n note) bool {
+					return n.What == "began" && n.Job == "long" && n.Attempt == 1 && n.At > last.UnixMilli()
+				})
+				last = time.UnixMilli(began.At)
+				c.get(began.Replica).kill()
+				killed := time.Now()
+				again := c.await("its next attempt", 15*time.Second, func(n note) bool {
+					return n.What == "began" && n.Job == "long" && n.Tick == began.Tick && n.Attempt == 2
+				})
+				if d := time.UnixMilli(again.At).Sub(killed); d > 4*time.Second {
+					t.Errorf("retaken %v after the kill, want lease + 2 s at most", d)
+				}
+				c.replica(fmt.Sprintf("r%d", 3+i), 0)
+			}
+			to := time.Now()
+			until(to.Add(4 * time.Second))
+			c.record(job, from, to)
+			c.record(short, from, to)
+			until(time.Now().Add(2 * time.Second)) // what was made up for runs now
+			c.once(job, from, to)
+			c.once(short, from, to)
+		})
+	}
+}
+
+// TestLongRunsNeverOverlap: runs of 2.4 s every second, with each gate and with
+// none left. A key per tick alone overlaps here, a lock alone loses ticks.
+func TestLongRunsNeverOverlap(t *testing.T) {
+	for name, cut := range map[string]bool{"lock": false, "none": false, "store_only": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			gate := scheduler.GateLock
+			if name == "none" {
+				gate = scheduler.GateNone
+			}
+			job := planJob{Name: "long", Spec: "@every 1s", For: 2400 * time.Millisecond}
+			p := fast(gate, job)
+			if cut {
+				// A lock database that nobody can open: a directory stands in its place
+				// after the start. See lockAway.
+				p.LockDB = filepath.Join(t.TempDir(), "locks.db")
+				p.After = 500 * time.Millisecond
+			}
+			c := start(t, 3, p)
+			if cut {
+				end := lockAway(t, p.LockDB)
+				defer end()
+				c.await("store_only is taken", 10*time.Second, func(n note) bool { return n.What == "degraded" })
+			}
+			from := time.Now().Add(2 * time.Second)
+			to := from.Add(10 * time.Second)
+			until(to.Add(time.Second))
+			rows, ranges := c.record(job, from, to)
+			n := int64(len(rows))
+			for _, r := range ranges {
+				if r.State != store.StateSkipped || r.Reason != store.ReasonOverlap {
+					t.Errorf("range %+v, want skipped(overlap)", r)
+				}
+				for _, tick := range expected(t, job.Spec, from, to) {
+					if r.From <= store.Millis(tick) && store.Millis(tick) <= r.To {
+						n++
+					}
+				}
+			}
+			ran := 0
+			for _, row := range rows {
+				switch row.State {
+				case store.StateSkipped:
+					if row.Reason != store.ReasonOverlap {
+						t.Errorf("%s skipped for %q", row.Key, row.Reason)
+					}
+				case store.StateSucceeded, store.StateRunning:
+					ran++
+				default:
+					t.Errorf("%s is %s(%s)", row.Key, row.State, row.Reason)
+				}
+			}
+			if want := len(expected(t, job.Spec, from, to)); n != int64(want) || ran < 2 {
+				t.Errorf("%d ticks recorded of %d, %d ran", n, want, ran)
+			}
+			effects := c.effects("long")
+			for i := range effects {
+				if i > 0 && effects[i].Began < effects[i-1].Ended {
+					t.Errorf("runs overlap: %+v and %+v", effects[i-1], effects[i])
+				}
+			}
+		})
+	}
+}
+
+// TestLockDatabaseAway: the lock backend is gone for a while and the store stays.
+func TestLockDatabaseAway(t *testing.T) {
+	for _, mode := range scheduler.Modes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			job := planJob{Name: "j", Spec: "@every 1s", For: time.Millisecond, Misfire: scheduler.MisfireFireAll, Overlap: scheduler.OverlapBufferAll}
+			p := fast(scheduler.GateLock, job)
+			p.LockDB, p.Mode = filepath.Join(t.TempDir(), "locks.db"), mode
+			p.After, p.Recover = time.Second, 2*time.Second
+			c := start(t, 3, p)
+			from := time.Now().Add(time.Second)
+			until(from.Add(2 * time.Second))
+			end := lockAway(t, p.LockDB)
+			away, before := time.Now(), len(c.effects("j"))
+			until(away.Add(20 * time.Second))
+			inside := len(c.effects("j")) - before
+			end()
+			back := time.Now()
+			for _, r := range []string{"r0", "r1", "r2"} {
+				n := c.await(r+" is back by itself", 15*time.Second, func(n note) bool {
+					return n.What == "recovered" && n.Replica == r && n.At > back.UnixMilli()
+				})
+				if d := time.UnixMilli(n.At).Sub(back); d > p.Recover+5*time.Second {
+					t.Errorf("%s left the mode %v after the backend was back", r, d)
+				}
+			}
+			to := time.Now()
+			until(to.Add(4 * time.Second))
+			c.record(job, from, to)
+			until(time.Now().Add(2 * time.Second))
+			c.once(job, from, to)
+			if mode == store.ModeFailFast && inside > 1 {
+				t.Errorf("%d ticks ran in the outage although the job fails fast", inside)
+			}
+			if mode != store.ModeFailFast && inside < 15 {
+				t.Errorf("only %d ticks ran in the outage", inside)
+			}
+		})
+	}
+}
