@@ -1,6 +1,8 @@
 package main
 
 import (
+	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -24,7 +26,7 @@ func (l leakChecked) Run() int {
 }
 
 func TestMain(m *testing.M) {
-	testscript.Main(leakChecked{m}, map[string]func(){"solotick": main})
+	testscript.Main(leakChecked{m}, map[string]func(){"solotick": main, "newer": newer, "damage": damage})
 }
 
 func TestScripts(t *testing.T) {
@@ -36,4 +38,32 @@ func TestScripts(t *testing.T) {
 			"exitcode": exitCode,
 		},
 	})
+}
+
+// newer marks the tables of a database as a newer program's.
+func newer() {
+	db, err := sql.Open("sqlite", "file:"+os.Args[1])
+	if err == nil {
+		_, err = db.Exec("INSERT INTO solotick_schema_version (component, version, name, checksum, applied_ms) VALUES ('store', 9999, 'later', 'x', 0)")
+		err = errors.Join(err, db.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// damage overwrites a database file from its second page on.
+func damage() {
+	data, err := os.ReadFile(os.Args[1])
+	if err == nil {
+		for i := 4096; i < len(data); i++ {
+			data[i] = 0xAA
+		}
+		err = os.WriteFile(os.Args[1], data, 0o600)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }

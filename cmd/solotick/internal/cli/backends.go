@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"slices"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -15,6 +16,8 @@ import (
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/store/gormstore/sqlitedb"
 )
+
+const closeTimeout = 2 * time.Second
 
 // lockPlugins are the lock backends that this program is linked with, beside the
 // one that keeps its locks in the store's database.
@@ -53,7 +56,12 @@ func (s *site) openLocker(ctx context.Context) (*locks.Locker, error) {
 		return nil, usageError(err)
 	}
 	s.locker = locker
-	s.closed = append(s.closed, func() error { return locker.Close(context.WithoutCancel(ctx)) })
+	s.closed = append(s.closed, func() error {
+		// What the backend does not take back in this time ends with its TTL.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		return locker.Close(ctx)
+	})
 	return locker, nil
 }
 

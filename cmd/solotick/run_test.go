@@ -1,0 +1,122 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const workerFile = `namespace: test
+scheduler: {lease: 1s, poll_interval: 100ms, drain_timeout: 20s}
+degradation: {mode: fail_fast}
+jobs:
+  - {name: tick, cron: "@every 1s", exec: ["sh", "-c", "echo ran >>ticks"]}
+  - {name: count, cron: "@every 1s", gate: leader, sql: "INSERT INTO counted(tick) VALUES (:tick)"}
+  - {name: slow, queue: true, exec: ["sh", "-c", "echo begun >>slow; sleep 1; echo done >>slow"]}
+  - {name: endless, queue: true, exec: ["sh", "-c", "echo begun >>endless; exec sleep 600"]}
+`
+
+// awaitFile waits until the file has n lines.
+func awaitFile(t *testing.T, path string, n int) {
+	t.Helper()
+	for range waiting(t) {
+		if data, err := os.ReadFile(path); err == nil && strings.Count(string(data), "\n") >= n {
+			return
+		}
+	}
+	t.Fatalf("%s has not got %d lines", path, n)
+}
+
+func solotick(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("solotick", args...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("solotick %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+func TestWorker(t *testing.T) {
+	dir := t.TempDir()
+	config := writeFile(t, dir, "solotick.yaml", workerFile)
+	solotick(t, dir, "migrate", "up", "-c", config)
+	query(t, dir, "CREATE TABLE counted (tick INTEGER)")
+	w := start(t, dir, "run", "-c", config)
+	awaitFile(t, filepath.Join(dir, "ticks"), 2)
+
+	// What the file changes live, and what it cannot.
+	w.stderr.await(t, "worker starts")
+	writeFile(t, dir, "solotick.yaml", strings.Replace(workerFile, "fail_fast", "store_only", 1))
+	w.stderr.await(t, `configuration reloaded`)
+	writeFile(t, dir, "solotick.yaml", strings.Replace(strings.Replace(workerFile, "fail_fast", "store_only", 1), "lease: 1s", "lease: 2s", 1))
+	if got := w.stderr.await(t, "need a restart"); !strings.Contains(got, "[scheduler]") {
+		t.Error(got)
+	}
+	writeFile(t, dir, "solotick.yaml", strings.Replace(workerFile, "mode: fail_fast", "mod: fail_fast", 1))
+	if got := w.stderr.await(t, "nothing was changed"); !strings.Contains(got, `unknown key \"mod\"`) || !strings.Contains(got, "solotick.yaml:3:15") {
+		t.Error(got)
+	}
+	writeFile(t, dir, "solotick.yaml", workerFile)
+	w.signal(syscall.SIGHUP)
+
+	// SIGTERM lets a run in progress finish.
+	solotick(t, dir, "enqueue", "slow", "{}", "-c", config)
+	awaitFile(t, filepath.Join(dir, "slow"), 1)
+	w.signal(syscall.SIGTERM)
+	if code := w.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	awaitFile(t, filepath.Join(dir, "slow"), 2)
+
+	// The record and the tables agree.
+	if out := solotick(t, dir, "runs", "-c", config, "--job", "slow", "--state", "succeeded"); !strings.Contains(out, "slow") {
+		t.Error(out)
+	}
+	if out := solotick(t, dir, "jobs", "-c", config); !strings.Contains(out, "@every 1s") || !strings.Contains(out, "count") {
+		t.Error(out)
+	}
+	if n, ran := query(t, dir, "SELECT count(*) FROM counted"), query(t, dir, "SELECT count(*) FROM solotick_executions WHERE job = 'count' AND state = 3"); n != ran || n == 0 {
+		t.Errorf("%d effects of %d runs", n, ran)
+	}
+}
+
+func TestWorkerEndsAtTheSecondSignal(t *testing.T) {
+	dir := t.TempDir()
+	config := writeFile(t, dir, "solotick.yaml", workerFile)
+	solotick(t, dir, "migrate", "up", "-c", config)
+	query(t, dir, "CREATE TABLE counted (tick INTEGER)")
+	solotick(t, dir, "enqueue", "endless", "{}", "-c", config)
+	w := start(t, dir, "run", "-c", config)
+	awaitFile(t, filepath.Join(dir, "endless"), 1)
+	w.signal(syscall.SIGINT)
+	w.stderr.await(t, "a second signal ends it at once")
+	w.signal(syscall.SIGINT)
+	w.stderr.await(t, "worker ends its runs")
+	w.wait() // the test fails if that takes the drain timeout and more
+}
+
+func TestWorkerRefusesWhatItCannotRun(t *testing.T) {
+	dir := t.TempDir()
+	for text, want := range map[string]string{
+		"namespace: test\n": "has no jobs",
+		"namespace: test\njobs:\n  - {name: a, cron: \"0 0 30 2 *\", exec: [\"true\"]}\n": "solotick.yaml:3:21: jobs[0].cron",
+		"namespace: test\njobs:\n  - {name: a, cron: \"@daily\", sql: \"COMMIT\"}\n":      "solotick.yaml:3:",
+	} {
+		config := writeFile(t, dir, "solotick.yaml", text)
+		p := start(t, dir, "run", "-c", config)
+		if code := p.wait(); code != 2 || !strings.Contains(p.stderr.all(), want) {
+			t.Errorf("%q: exit code %d, %s", text, code, p.stderr.all())
+		}
+	}
+	p := start(t, dir, "run")
+	if code := p.wait(); code != 2 || !strings.Contains(p.stderr.all(), "name it with -c") {
+		t.Errorf("without a file: exit code %d, %s", code, p.stderr.all())
+	}
+}
