@@ -179,7 +179,8 @@ func stopped(cause, err error) error {
 	if err == nil {
 		return fmt.Errorf("execjob: the command was stopped: %w", cause)
 	}
-	return fmt.Errorf("execjob: the command was stopped: %w (%w)", cause, err)
+	// The record's error code is to name the cause, not the signal that we sent.
+	return fmt.Errorf("execjob: the command was stopped: %w (%s)", cause, err.Error())
 }
 
 // grace is short where the lease is what ended: its holder has a fifth of it left

@@ -196,8 +196,7 @@ func TestNobodySurvivesTheEndOfTheRun(t *testing.T) {
 	if !errors.Is(err, scheduler.ErrLeaseLost) {
 		t.Errorf("the error does not name the cause: %v", err)
 	}
-	var exit *ExitError
-	if !errors.As(err, &exit) || exit.Signal != "SIGKILL" {
+	if !strings.Contains(err.Error(), "SIGKILL") {
 		t.Errorf("the error does not say how it ended: %v", err)
 	}
 	gone(t, pids)
