@@ -207,6 +207,7 @@ func unavailable(d *sqldialect.Dialect, err error) error {
 		if !errors.Is(err, store.ErrUnavailable) {
 			return fmt.Errorf("%w: %w", store.ErrUnavailable, d.Explain(err))
 		}
+	case sqldialect.Other, sqldialect.Unique, sqldialect.Schema:
 	}
 	return err
 }

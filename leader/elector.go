@@ -50,9 +50,11 @@ type win struct {
 
 // Health tells whether the backend answers.
 type Health struct {
-	// Err is nil if the backend's last answer was one, whoever leads. It matches
-	// ErrUnavailable while there is none, also between the start of Run and the
-	// first answer, and ErrNotRunning outside of Run.
+	// Err is nil while the backend answers, whoever leads. It matches
+	// ErrUnavailable while it does not, also between the start of Run and the first
+	// answer, and ErrNotRunning outside of Run. A candidate notices an outage within
+	// 2s and its request's timeout; a leader when its term ends, and not one that
+	// the term survives.
 	Err error
 	// Since is when Err became nil, or stopped being nil; zero before Run.
 	Since time.Time
@@ -168,6 +170,9 @@ func (e *Elector) lead(ctx context.Context, won win) error {
 		cause = fmt.Errorf("leader: term %d ended: %w: %w", t.Number(), ErrStopped, context.Cause(ctx))
 	}
 	e.end(t, cause)
+	if errors.Is(cause, ErrResigned) || errors.Is(cause, ErrStopped) {
+		e.awaitWork(t)
+	}
 	t.overErr = e.giveBack(ctx, t)
 	e.over(t)
 	if errors.Is(cause, ErrResigned) {
@@ -177,18 +182,23 @@ func (e *Elector) lead(ctx context.Context, won win) error {
 	return t.overErr
 }
 
-// giveBack waits for the work of an ended term, as long as the backend still
-// holds the term for it, and releases it. The caller's context may have ended.
-func (e *Elector) giveBack(ctx context.Context, t *Term) error {
-	if !mutation.On("leader-grace") {
-		grace := time.NewTimer(e.cfg.Grace)
-		defer grace.Stop()
-		select {
-		case <-t.drained():
-		case <-t.lease.Done():
-		case <-grace.C:
-		}
+// awaitWork waits for the work of an ended term, as long as the backend still
+// holds the term for it.
+func (e *Elector) awaitWork(t *Term) {
+	if mutation.On("leader-grace") {
+		return
 	}
+	grace := time.NewTimer(e.cfg.Grace)
+	defer grace.Stop()
+	select {
+	case <-t.drained():
+	case <-t.lease.Done():
+	case <-grace.C:
+	}
+}
+
+// giveBack releases an ended term. The caller's context may have ended.
+func (e *Elector) giveBack(ctx context.Context, t *Term) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.RequestTimeout)
 	defer cancel()
 	err := t.lease.Release(ctx)

@@ -212,7 +212,8 @@ func TestIdleElectionIsCheap(t *testing.T) {
 			}
 			defer func() { _ = l.Close(context.WithoutCancel(t.Context())) }()
 			e := elector(t, l, leader.Config{})
-			defer run(t, e)()
+			stop := run(t, e)
+			defer func() { _ = stop() }()
 			synctest.Wait() // so that the first one leads
 		}
 		time.Sleep(time.Minute)

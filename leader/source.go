@@ -26,7 +26,7 @@ func lockOptions(cfg Config) []locks.Option {
 
 // check finds out without a request whether the locker takes key and options.
 func (s *lockSource) check() error {
-	ended, cancel := context.WithCancel(context.Background())
+	ended, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // made to have ended
 	cancel()
 	_, err := s.locker.TryAcquire(ended, s.key, s.opts...)
 	if errors.Is(err, locks.ErrInvalid) {

@@ -33,7 +33,7 @@ type Term struct {
 
 func newTerm(lease *locks.Lease) *Term {
 	t := &Term{lease: lease, since: time.Now(), resign: make(chan struct{}), over: make(chan struct{})}
-	t.ctx, t.stop = context.WithCancelCause(context.Background())
+	t.ctx, t.stop = context.WithCancelCause(context.Background()) //nolint:forbidigo // a term ends by its own causes only
 	return t
 }
 

@@ -26,7 +26,7 @@ func TestTermIsJudgedByTheClockNotByTheLoop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close(context.WithoutCancel(t.Context()))
+		defer func() { _ = l.Close(context.WithoutCancel(t.Context())) }()
 		lease, err := l.TryAcquire(t.Context(), "k")
 		if err != nil {
 			t.Fatal(err)

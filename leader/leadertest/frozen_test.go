@@ -42,7 +42,7 @@ func TestFrozenLeaderWakesDeposed(t *testing.T) {
 	}()
 	defer func() {
 		_ = cmd.Process.Kill()
-		for range lines { //nolint:revive // until the pipe is closed
+		for range lines { // until the pipe is closed
 		}
 		_ = cmd.Wait()
 	}()

@@ -13,7 +13,7 @@ import (
 )
 
 // sqlite opens a lock driver with a database of its own, as a process has.
-func sqlite(t testing.TB, path string) driver.Driver {
+func sqlite(t *testing.T, path string) driver.Driver {
 	t.Helper()
 	db, err := sqlitedb.Open(path, nil)
 	if err != nil {
