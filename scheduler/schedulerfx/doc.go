@@ -2,8 +2,8 @@
 // everything it makes can be made without it, and describes itself the same.
 //
 //	fx.New(
-//		schedulerfx.Options(schedulerfx.Config{Scheduler: scheduler.Config{Namespace: "shop"}}),
-//		fx.Provide(newDB, newDriver, idempotent.New),
+//		schedulerfx.Options(cfg, schedulerfx.WithMigration()),
+//		fx.Provide(newDB, idempotent.New),
 //		schedulerfx.Store(gormstore.New),
 //		schedulerfx.Locker(newLocker),
 //		schedulerfx.Jobs(newNightlyReport, newSendInvoice), // func(deps...) scheduler.Job
