@@ -29,6 +29,7 @@ func pidOf(t *testing.T, p *process) int {
 // TestLockThatCannotBeRenewed takes the database away: the command gets SIGTERM
 // and SIGKILL before another could have the lock.
 func TestLockThatCannotBeRenewed(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := start(t, dir, "lock", "k", "--ttl", "3s", "--", "sh", "-c", stubborn)
 	pid := pidOf(t, p)
@@ -59,6 +60,7 @@ func TestLockThatCannotBeRenewed(t *testing.T) {
 // TestLockOfAFrozenProcess freezes the holder for longer than its lock lasts: the
 // next holder has a higher fence, and the frozen one's command is stopped.
 func TestLockOfAFrozenProcess(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := start(t, dir, "lock", "k", "--ttl", "1s", "--", "sh", "-c", "echo fence $SOLOTICK_FENCE; "+stubborn)
 	pid := pidOf(t, p)
@@ -79,6 +81,7 @@ func TestLockOfAFrozenProcess(t *testing.T) {
 }
 
 func TestLockPassesSignalsOn(t *testing.T) {
+	t.Parallel()
 	p := start(t, t.TempDir(), "lock", "k", "--", "sh", "-c", `trap 'exit 7' TERM; echo ready; while :; do sleep 0.02; done`)
 	p.stdout.await(t, "ready")
 	p.signal(syscall.SIGTERM)
@@ -88,6 +91,7 @@ func TestLockPassesSignalsOn(t *testing.T) {
 }
 
 func TestOnceTakesOverFromAKilledProcess(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	config := writeFile(t, dir, "solotick.yaml", "namespace: test\nscheduler: {lease: 1s}\n")
 	p := start(t, dir, "once", "-c", config, "--job", "j", "--key", "k", "--", "sh", "-c", `echo pid $$; exec sleep 600`)

@@ -31,8 +31,15 @@ type process struct {
 // start starts "solotick args..."; the test ends it if it does not end itself.
 func start(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
+	return startWith(t, dir, nil, args...)
+}
+
+// startWith is start with more environment.
+func startWith(t *testing.T, dir string, env []string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, cmd: exec.Command("solotick", args...), stdout: newLines(), stderr: newLines(), ended: make(chan struct{})}
 	p.cmd.Dir = dir
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)

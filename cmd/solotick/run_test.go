@@ -44,6 +44,7 @@ func solotick(t *testing.T, dir string, args ...string) string {
 }
 
 func TestWorker(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	config := writeFile(t, dir, "solotick.yaml", workerFile)
 	solotick(t, dir, "migrate", "up", "-c", config)
@@ -88,6 +89,7 @@ func TestWorker(t *testing.T) {
 }
 
 func TestWorkerEndsAtTheSecondSignal(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	config := writeFile(t, dir, "solotick.yaml", workerFile)
 	solotick(t, dir, "migrate", "up", "-c", config)
@@ -103,6 +105,7 @@ func TestWorkerEndsAtTheSecondSignal(t *testing.T) {
 }
 
 func TestWorkerRefusesWhatItCannotRun(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for text, want := range map[string]string{
 		"namespace: test\n": "has no jobs",
