@@ -24,6 +24,10 @@ type Config struct {
 	// StandBack is how long the elector does not campaign after Resign, so that
 	// another wins. With no other candidate nobody leads for that time. Default 5s.
 	StandBack time.Duration `yaml:"stand_back"`
+	// Poll is how often a candidate looks whether the term is free, where the backend
+	// does not push: how late it follows a leader that resigns. Each look is a
+	// request. Default two fifths of the TTL, at most 4s.
+	Poll time.Duration `yaml:"poll"`
 	// RequestTimeout bounds the request that gives a term back and each look at who
 	// leads. Default 2s.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
@@ -63,6 +67,9 @@ func (c Config) Validate() error {
 	}
 	if c.TTL < 0 {
 		bad("ttl", "%v is negative: leave it out for the default", c.TTL)
+	}
+	if c.Poll < 0 {
+		bad("poll", "%v is negative: leave it out for the default", c.Poll)
 	}
 	if c.StandBack < 0 {
 		bad("stand_back", "%v is negative: write 1ms to campaign again at once", c.StandBack)

@@ -32,9 +32,9 @@ type Elector struct {
 // source is where terms come from.
 type source interface {
 	// campaign waits until the election is won, maybe for days; it calls answered
-	// when it knows that the backend answers. It returns an error as soon as the
-	// backend cannot answer.
-	campaign(ctx context.Context, answered func()) (win, error)
+	// when it learns that the backend answers, or does not. It may return an error
+	// when the backend does not answer.
+	campaign(ctx context.Context, answered func(error)) (win, error)
 	leader(ctx context.Context) (Leader, error)
 	// watch hints that the leader may have changed; a nil channel never does.
 	watch(ctx context.Context) (hint <-chan struct{}, stop func(), err error)
@@ -71,7 +71,7 @@ func FromLocks(l *locks.Locker, key string, cfg Config) (*Elector, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	src := &lockSource{locker: l, key: key, opts: lockOptions(cfg)}
+	src := &lockSource{locker: l, key: key, opts: lockOptions(cfg, l.Config().TTL)}
 	if err := src.check(); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (e *Elector) Run(ctx context.Context) error {
 	defer e.answered(ErrNotRunning)
 	for failed := 0; ; {
 		began := time.Now()
-		won, err := e.source.campaign(ctx, func() { e.answered(nil) })
+		won, err := e.source.campaign(ctx, func(err error) { e.answered(unavailable(err)) })
 		switch {
 		case err == nil:
 			failed = 0
@@ -329,7 +329,7 @@ func (e *Elector) set(t *Term, health error) {
 // unavailable makes every failed campaign match ErrUnavailable: whatever a
 // backend answers instead of "won" or "held", nobody can be elected by it.
 func unavailable(err error) error {
-	if errors.Is(err, ErrUnavailable) {
+	if err == nil || errors.Is(err, ErrUnavailable) {
 		return err
 	}
 	return fmt.Errorf("leader: campaign: %w: %w", ErrUnavailable, err)

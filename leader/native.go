@@ -36,11 +36,11 @@ func newNativeSource(d driver.Driver, election string, cfg Config) (*nativeSourc
 	return s, nil
 }
 
-func (s *nativeSource) campaign(ctx context.Context, answered func()) (win, error) {
+func (s *nativeSource) campaign(ctx context.Context, answered func(error)) (win, error) {
 	term := driver.Term{Candidate: driver.Candidate{
 		Election: s.election, Token: lockdriver.NewToken(), TTL: s.locks.TTL, Label: s.cfg.Label,
 	}}
-	grant, err := s.driver.Campaign(ctx, term.Candidate, answered)
+	grant, err := s.driver.Campaign(ctx, term.Candidate, func() { answered(nil) })
 	if err != nil {
 		s.withdraw(ctx, term)
 		return win{}, err

@@ -16,12 +16,15 @@ type lockSource struct {
 	opts   []locks.Option
 }
 
-func lockOptions(cfg Config) []locks.Option {
-	opts := []locks.Option{locks.WithLabel(cfg.Label)}
+func lockOptions(cfg Config, ttl time.Duration) []locks.Option {
 	if cfg.TTL > 0 {
-		opts = append(opts, locks.WithTTL(cfg.TTL))
+		ttl = cfg.TTL
 	}
-	return opts
+	poll := cfg.Poll
+	if poll == 0 {
+		poll = min(ttl*2/5, 4*time.Second)
+	}
+	return []locks.Option{locks.WithLabel(cfg.Label), locks.WithTTL(ttl), locks.WithPoll(poll)}
 }
 
 // check finds out without a request whether the locker takes key and options.
@@ -35,28 +38,15 @@ func (s *lockSource) check() error {
 	return nil
 }
 
-// slice is how long one wait for the key lasts. A wait tells whether the backend
-// answers when it ends, so this is also how late an outage is noticed.
-const slice = 2 * time.Second
-
-func (s *lockSource) campaign(ctx context.Context, answered func()) (win, error) {
-	for {
-		lease, err := s.locker.TryAcquire(ctx, s.key, s.opts...)
-		for errors.Is(err, locks.ErrHeld) && ctx.Err() == nil {
-			answered()
-			lease, err = s.wait(ctx)
-		}
-		// A wait behind another of this process ends without news of the backend.
-		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, locks.ErrUnavailable) || ctx.Err() != nil {
-			return win{lease: lease, stop: func() {}}, err
-		}
+func (s *lockSource) campaign(ctx context.Context, answered func(error)) (win, error) {
+	opts := append(s.opts[:len(s.opts):len(s.opts)], locks.WithAnswers(answered))
+	// The first look is not left to whoever of this process stands in line before.
+	lease, err := s.locker.TryAcquire(ctx, s.key, opts...)
+	if errors.Is(err, locks.ErrHeld) {
+		answered(nil)
+		lease, err = s.locker.Acquire(ctx, s.key, opts...)
 	}
-}
-
-func (s *lockSource) wait(ctx context.Context) (*locks.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, slice)
-	defer cancel()
-	return s.locker.Acquire(ctx, s.key, s.opts...)
+	return win{lease: lease, stop: func() {}}, err
 }
 
 func (s *lockSource) leader(ctx context.Context) (Leader, error) {

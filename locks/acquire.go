@@ -75,6 +75,7 @@ func (l *Locker) wait(ctx context.Context, s *slot, w wanted) (*Lease, error) {
 			return lease, nil
 		case errors.As(err, &held):
 			answered, failures = leaseclock.Now(), 0
+			w.answers(nil)
 			if l.waker != nil && hint == nil {
 				var stop func()
 				if hint, stop = l.subscribe(ctx, s.key); hint != nil {
@@ -82,13 +83,14 @@ func (l *Locker) wait(ctx context.Context, s *slot, w wanted) (*Lease, error) {
 					continue // it may have become free before the subscription
 				}
 			}
-			pause = l.lookAgain(held.Holder)
+			pause = lookAgain(held.Holder, w.poll)
 		case ctx.Err() != nil && held != nil && answered.Elapsed() < l.cfg.RequestTimeout+l.cfg.Poll:
 			// The look that ctx cut short says nothing about the backend.
 			return nil, waitError(ctx, s.key, held)
 		case ctx.Err() != nil, !errors.Is(err, ErrUnavailable), answered.Elapsed() >= l.cfg.TTL:
 			return nil, err
 		default:
+			w.answers(err)
 			pause = backoff.Policy{Base: l.cfg.Poll / 4, Max: l.cfg.Poll}.Delay(failures)
 			failures++
 		}
@@ -107,13 +109,13 @@ func (l *Locker) wait(ctx context.Context, s *slot, w wanted) (*Lease, error) {
 	}
 }
 
-// lookAgain is the pause before the next look at a key held by h: at most Poll,
+// lookAgain is the pause before the next look at a key held by h: at most poll,
 // and not much beyond the end of the holder's lease, spread so that waiters of
 // many processes do not come together.
-func (l *Locker) lookAgain(h Holder) time.Duration {
-	d := l.cfg.Poll/2 + rand.N(l.cfg.Poll/2+1)
+func lookAgain(h Holder, poll time.Duration) time.Duration {
+	d := poll/2 + rand.N(poll/2+1)
 	if h.Remaining > 0 {
-		d = min(d, h.Remaining+1+rand.N(l.cfg.Poll/8+1))
+		d = min(d, h.Remaining+1+rand.N(poll/8+1))
 	}
 	return d
 }
@@ -165,16 +167,18 @@ func (l *Locker) subscribe(ctx context.Context, key string) (<-chan struct{}, fu
 
 // wanted is a checked acquire.
 type wanted struct {
-	t     timing
-	label string
+	t       timing
+	label   string
+	poll    time.Duration
+	answers func(error)
 }
 
 func (l *Locker) want(ctx context.Context, key string, opts []Option) (wanted, error) {
-	o := options{ttl: l.cfg.TTL, label: l.cfg.Label}
+	o := options{ttl: l.cfg.TTL, label: l.cfg.Label, poll: l.cfg.Poll, answers: func(error) {}}
 	for _, opt := range opts {
 		opt(&o)
 	}
-	w := wanted{l.cfg.timing(o.ttl), o.label}
+	w := wanted{l.cfg.timing(o.ttl), o.label, o.poll, o.answers}
 	if err := checkKey(key, l.limits.MaxKeyBytes); err != nil {
 		return w, err
 	}
@@ -185,6 +189,9 @@ func (l *Locker) want(ctx context.Context, key string, opts []Option) (wanted, e
 		if err := checkLimits(o.ttl, l.limits); err != nil {
 			return w, err
 		}
+	}
+	if o.poll <= 0 {
+		return w, invalid("poll: %v; wait longer than nothing between two looks", o.poll)
 	}
 	if len(o.label) > MaxLabelBytes {
 		return w, invalid("label: %d bytes; shorten it to %d", len(o.label), MaxLabelBytes)

@@ -144,8 +144,10 @@ func checkLimits(ttl time.Duration, lim driver.Limits) error {
 type Option func(*options)
 
 type options struct {
-	ttl   time.Duration
-	label string
+	ttl     time.Duration
+	label   string
+	poll    time.Duration
+	answers func(error)
 }
 
 // WithTTL sets the TTL of this lease. Renewal interval, margin and request
@@ -154,3 +156,13 @@ func WithTTL(ttl time.Duration) Option { return func(o *options) { o.ttl = ttl }
 
 // WithLabel sets the label of this lease. Default Config.Label.
 func WithLabel(label string) Option { return func(o *options) { o.label = label } }
+
+// WithPoll sets how often Acquire looks again at a held key. Whoever can wait
+// longer asks less. Default Config.Poll.
+func WithPoll(d time.Duration) Option { return func(o *options) { o.poll = d } }
+
+// WithAnswers is told of every look of Acquire that does not win: nil when the
+// backend said that the key is held, the error when it gave no clear answer. Who
+// waits for days learns from it whether the backend is there. It is called from
+// Acquire's goroutine and must return at once.
+func WithAnswers(f func(err error)) Option { return func(o *options) { o.answers = f } }

@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"math/rand/v2"
 
 	"github.com/solotick/solotick/store"
 )
@@ -12,31 +11,27 @@ const auditMost = 500
 
 // audit counts a settled stretch of one job again, from the rows themselves: every
 // expected tick must have one, or lie in a range.
-func (s *Scheduler) audit() {
-	names := s.cronNames()
-	if len(names) == 0 {
+func (s *Scheduler) audit(state store.JobState) {
+	j := s.jobs[state.Job]
+	if j == nil || len(state.Revisions) == 0 {
 		return
 	}
-	j := s.jobs[names[rand.N(len(names))]]
-	gap, err := s.auditJob(j)
+	gap, err := s.gap(j, state)
 	s.storeAnswered("audit", err)
-	if err == nil && gap != 0 {
+	if err != nil {
+		return
+	}
+	if gap != 0 {
 		s.log.Error("ledger gap: settled ticks without a record", "job", j.name, "ticks", gap)
 	}
-	if err == nil {
-		s.emit(LedgerGap{Job: j.name, Gap: gap})
-	}
+	s.emit(LedgerGap{Job: j.name, Gap: gap})
 }
 
-func (s *Scheduler) auditJob(j *job) (gap int64, err error) {
+// gap is the number of settled ticks without a record in the job's latest stretch.
+func (s *Scheduler) gap(j *job, state store.JobState) (gap int64, err error) {
 	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
 	defer cancel()
 	ns := s.cfg.Namespace
-	survey, err := s.deps.Store.Survey(ctx, ns, []string{j.name})
-	if err != nil || len(survey.Jobs) == 0 || len(survey.Jobs[0].Revisions) == 0 {
-		return 0, err
-	}
-	state := survey.Jobs[0]
 	from := max(state.Revisions[0].From, state.Pruned, state.Settled.Add(-2*j.o.window))
 	var expected []store.Millis
 	for _, st := range j.stretches(state, from, state.Settled) {

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // batcher groups requests that arrive while one is under way into the next, so
@@ -13,9 +14,21 @@ type batcher[Q, A any] struct {
 	do  func(reqs []Q) []A
 	max int
 
-	mu      sync.Mutex
-	pending []batched[Q, A]
-	busy    bool
+	mu       sync.Mutex
+	pending  []batched[Q, A]
+	busy     bool
+	expected int       // requests that are on their way
+	patience time.Time // how long to wait for them
+}
+
+// gatherFor is how long a request waits for others of its instant.
+const gatherFor = 2 * time.Millisecond
+
+// expect says that n requests will come at once.
+func (b *batcher[Q, A]) expect(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.expected, b.patience = n, time.Now().Add(gatherFor)
 }
 
 type batched[Q, A any] struct {
@@ -49,6 +62,12 @@ func (b *batcher[Q, A]) ask(ctx context.Context, req Q, forsaken func(A)) (A, er
 func (b *batcher[Q, A]) flush() {
 	for {
 		b.mu.Lock()
+		for len(b.pending) > 0 && len(b.pending) < min(b.expected, b.max) && time.Now().Before(b.patience) {
+			b.mu.Unlock()
+			time.Sleep(gatherFor / 10)
+			b.mu.Lock()
+		}
+		b.expected = 0
 		n := min(len(b.pending), b.max)
 		batch := b.pending[:n:n]
 		b.pending = b.pending[n:]

@@ -90,8 +90,8 @@ type (
 		Job  string
 		Spec string
 	}
-	// LedgerGap: expected ticks without a record were found in a settled stretch.
-	// It must never happen.
+	// LedgerGap: a settled stretch of a job was counted again. Gap is the number of
+	// expected ticks without a record and must be 0.
 	LedgerGap struct {
 		Job string
 		Gap int64

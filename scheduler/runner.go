@@ -201,6 +201,10 @@ func (a *attempt) verdict(err error) store.Finish {
 		f.State = store.StateFailed
 	default:
 		f.State, f.Delay = store.StatePending, a.job.retryDelay(a.Attempt())
+		var after interface{ RetryAfter() time.Duration }
+		if errors.As(err, &after) { // the receiver knows better, within reason
+			f.Delay = max(f.Delay, min(after.RetryAfter(), time.Hour))
+		}
 	}
 	return f
 }

@@ -156,6 +156,9 @@ func (s *Scheduler) Start(ctx context.Context) error {
 	if s.phase != phaseNew {
 		return errors.New("scheduler: a scheduler starts once: make another with New")
 	}
+	if err := s.checkOverrides(s.cfg.Degradation); err != nil {
+		return err
+	}
 	s.phase, s.started = phaseRunning, true
 	base := context.WithoutCancel(ctx)
 	s.intake, s.endIntake = context.WithCancel(base)
@@ -247,16 +250,22 @@ func (s *Scheduler) Err() error {
 // SetDegradation configures the switch anew, live. A value that does not
 // validate changes nothing.
 func (s *Scheduler) SetDegradation(d Degradation) error {
-	if err := d.Validate(); err != nil {
+	if err := errors.Join(d.Validate(), s.checkOverrides(d)); err != nil {
 		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(d.Jobs)) {
-		if _, ok := s.jobs[name]; !ok {
-			return fmt.Errorf("scheduler: degradation.jobs.%s: there is no job of that name", name)
-		}
 	}
 	s.switcher.configure(d.withDefaults())
 	return nil
+}
+
+// checkOverrides reports modes that are set for jobs which do not exist.
+func (s *Scheduler) checkOverrides(d Degradation) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(d.Jobs)) {
+		if _, ok := s.jobs[name]; !ok {
+			errs = append(errs, fmt.Errorf("scheduler: degradation.jobs.%s: there is no job of that name", name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Wake makes the scheduler look for pending rows now, after an enqueue in this

@@ -46,16 +46,17 @@ func (s *Scheduler) sweepLoop() {
 		case <-timer.C:
 		case <-s.sweepNow:
 		}
-		timer.Reset(s.sweep())
-		if time.Since(audited) >= ledgerEvery {
+		next, survey := s.sweep()
+		timer.Reset(next)
+		if len(survey.Jobs) > 0 && time.Since(audited) >= ledgerEvery {
 			audited = time.Now()
-			s.audit()
+			s.audit(survey.Jobs[rand.N(len(survey.Jobs))])
 		}
 	}
 }
 
-// sweep does one round and returns when the next is due.
-func (s *Scheduler) sweep() time.Duration {
+// sweep does one round and returns when the next is due, and what it saw.
+func (s *Scheduler) sweep() (next time.Duration, survey store.Surveyed) {
 	jitter := rand.N(sweepJitter)
 	fallback := s.cfg.Lease/2 + jitter
 	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
@@ -64,7 +65,7 @@ func (s *Scheduler) sweep() time.Duration {
 	survey, err := s.deps.Store.Survey(ctx, s.cfg.Namespace, s.cronNames())
 	s.storeAnswered("survey", err)
 	if err != nil {
-		return fallback
+		return fallback, survey
 	}
 	s.clock.observe(at, survey.Now)
 	if survey.NextLeaseEnd != 0 && survey.NextLeaseEnd < survey.Now {
@@ -73,9 +74,9 @@ func (s *Scheduler) sweep() time.Duration {
 		}
 	}
 	if err := s.settle(survey); err != nil {
-		return fallback
+		return fallback, survey
 	}
-	next := s.cfg.Lease + jitter
+	next = s.cfg.Lease + jitter
 	if survey.NextLeaseEnd > survey.Now {
 		// When that lease ends, unless it is renewed: then the sweep is early and
 		// cheap, and looks again.
@@ -86,7 +87,7 @@ func (s *Scheduler) sweep() time.Duration {
 	if survey.NextRunAt != 0 {
 		s.fetchAfter(max(survey.NextRunAt.Sub(survey.Now), 0))
 	}
-	return max(next, 100*time.Millisecond)
+	return max(next, 100*time.Millisecond), survey
 }
 
 func (s *Scheduler) cronNames() []string {

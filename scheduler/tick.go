@@ -47,9 +47,18 @@ func (s *Scheduler) tick(floor time.Time) {
 	defer timer.Stop()
 	for {
 		now := s.clock.now()
+		var fires []func()
 		for len(plan) > 0 && plan[0].next <= store.MillisOf(now) {
-			s.due(plan[0], now)
+			if fire := s.due(plan[0], now); fire != nil {
+				fires = append(fires, fire)
+			}
 			heap.Fix(&plan, 0)
+		}
+		if len(fires) > 1 {
+			s.claims.expect(len(fires))
+		}
+		for _, fire := range fires {
+			s.taking(fire)
 		}
 		sleep := maxSleep
 		if len(plan) > 0 {
@@ -64,11 +73,11 @@ func (s *Scheduler) tick(floor time.Time) {
 	}
 }
 
-// due fires the latest tick that is due and plans the next. Next only grows, so a
+// due returns what fires the latest tick that is due, and plans the next. Next only grows, so a
 // clock that is set back repeats nothing, and one that is set forward, or a
 // process that was frozen, leaves the ticks in between to the sweep and the
 // misfire policy.
-func (s *Scheduler) due(sch *schedule, now time.Time) {
+func (s *Scheduler) due(sch *schedule, now time.Time) (fire func()) {
 	j, tick := sch.job, sch.next
 	if last, ok := j.spec.Last(now, tick.Time().Add(-time.Millisecond)); ok {
 		tick = store.MillisOf(last)
@@ -80,8 +89,8 @@ func (s *Scheduler) due(sch *schedule, now time.Time) {
 	sch.next = store.MillisOf(next)
 	late := now.Sub(tick.Time())
 	if j.isSuperseded() || late > j.o.window {
-		return
+		return nil
 	}
 	s.emit(TickDue{Job: j.name, Tick: tick, Late: late})
-	s.taking(func() { s.fire(j, tick) })
+	return func() { s.fire(j, tick) }
 }
