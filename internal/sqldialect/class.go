@@ -56,8 +56,9 @@ func (d *Dialect) NotApplied(err error) bool {
 	switch d.Classify(err) {
 	case Busy, Unique, Full, ReadOnly, Schema:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // UniqueColumns names the columns of the unique index that err says was broken,
@@ -81,8 +82,9 @@ func (d *Dialect) Explain(err error) error {
 		return fmt.Errorf("the database cannot be written: check the permissions of the file and its directory: %w", err)
 	case Corrupt:
 		return fmt.Errorf("the database file is damaged or not a database: restore it from a backup: %w", err)
+	default:
+		return err
 	}
-	return err
 }
 
 // Result codes of SQLite, https://www.sqlite.org/rescode.html.
@@ -151,7 +153,7 @@ func uniqueColumnsSQLite(err error) []string {
 		list = list[:i]
 	}
 	var columns []string
-	for _, c := range strings.Split(list, ",") {
+	for c := range strings.SplitSeq(list, ",") {
 		c = strings.TrimSpace(c)
 		columns = append(columns, c[strings.LastIndexByte(c, '.')+1:])
 	}

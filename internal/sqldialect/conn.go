@@ -70,17 +70,22 @@ func (c Conn) Exec(ctx context.Context, query string, args ...any) (int64, error
 
 // Query runs a statement and calls scan for each row. The rows are closed when
 // it returns, so statements of one connection never overlap.
-func (c Conn) Query(ctx context.Context, query string, args []any, scan func(Rows) error) error {
+func (c Conn) Query(ctx context.Context, query string, args []any, scan func(Rows) error) (err error) {
 	rows, err := c.pool.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if end := rows.Close(); err == nil {
+			err = end
+		}
+	}()
 	for rows.Next() {
 		if err := scan(rows); err != nil {
-			return errors.Join(err, rows.Close())
+			return err
 		}
 	}
-	return errors.Join(rows.Err(), rows.Close())
+	return rows.Err()
 }
 
 // QueryRow scans the one row of a query, or returns sql.ErrNoRows.

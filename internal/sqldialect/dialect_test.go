@@ -279,7 +279,7 @@ func TestMigrations(t *testing.T) {
 func TestPrintedSQLMakesTheSameDatabase(t *testing.T) {
 	c, _ := open(t)
 	s := load(t, files())
-	for _, stmt := range strings.Split(s.SQL(c.Dialect), ";\n") {
+	for stmt := range strings.SplitSeq(s.SQL(c.Dialect), ";\n") {
 		if stmt != "" {
 			exec(t, c, stmt)
 		}

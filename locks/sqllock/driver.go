@@ -71,7 +71,7 @@ func newStatements(table string, d *sqldialect.Dialect) statements {
 			" until_us = CASE WHEN " + lived + " AND " + table + ".token <> excluded.token THEN " + table + ".until_us ELSE excluded.until_us END," +
 			" token = CASE WHEN " + lived + " THEN " + table + ".token ELSE excluded.token END" +
 			" RETURNING token, fence, label, since_us, until_us - " + d.NowMicros,
-		renew: "UPDATE " + table + " SET until_us = " + d.NowMicros + " + ?, beats = beats + 1 WHERE name = ?" + exact + " AND " + live,
+		renew:     "UPDATE " + table + " SET until_us = " + d.NowMicros + " + ?, beats = beats + 1 WHERE name = ?" + exact + " AND " + live,
 		renewMany: "UPDATE " + table + " SET until_us = " + d.NowMicros + " + ?, beats = beats + 1 WHERE " + live + " AND name IN ",
 		release:   "UPDATE " + table + " SET until_us = 0, beats = beats + 1 WHERE name = ?" + mine + " AND " + live,
 		holder:    read + " WHERE name = ? AND " + live,
@@ -246,7 +246,7 @@ func scan(row sqldialect.Rows) (driver.Holder, error) {
 }
 
 // microseconds is at least one, because zero stands for "not known".
-func microseconds(n int64) time.Duration { return max(time.Duration(n), 1) * time.Microsecond }
+func microseconds(n int64) time.Duration { return time.Duration(max(n, 1)) * time.Microsecond }
 
 // Inspect implements [driver.Inspector].
 func (d *Driver) Inspect(ctx context.Context, key string) (h driver.Holder, err error) {

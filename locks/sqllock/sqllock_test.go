@@ -23,25 +23,25 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func openDB(t testing.TB, path string) *gorm.DB {
-	t.Helper()
+func openDB(tb testing.TB, path string) *gorm.DB {
+	tb.Helper()
 	db, err := sqlitedb.Open(path, nil)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := sqlitedb.Close(db); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
 	return db
 }
 
-func newDriver(t testing.TB, db *gorm.DB) *sqllock.Driver {
-	t.Helper()
+func newDriver(tb testing.TB, db *gorm.DB) *sqllock.Driver {
+	tb.Helper()
 	d, err := sqllock.NewDriver(db)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return d
 }
@@ -54,25 +54,25 @@ type closing struct {
 
 func (c closing) Close() error { return sqlitedb.Close(c.db) }
 
-func harness(t testing.TB) lockstest.Harness {
-	path := filepath.Join(t.TempDir(), "locks.db")
-	console := openDB(t, path)
-	if err := newDriver(t, console).Migrate(t.Context()); err != nil {
-		t.Fatal(err)
+func harness(tb testing.TB) lockstest.Harness {
+	path := filepath.Join(tb.TempDir(), "locks.db")
+	console := openDB(tb, path)
+	if err := newDriver(tb, console).Migrate(tb.Context()); err != nil {
+		tb.Fatal(err)
 	}
 	return lockstest.Harness{
-		New: func(t testing.TB) driver.Driver {
-			t.Helper()
+		New: func(tb testing.TB) driver.Driver {
+			tb.Helper()
 			db, err := sqlitedb.Open(path, nil)
 			if err != nil {
-				t.Fatal(err)
+				tb.Fatal(err)
 			}
-			return closing{newDriver(t, db), db}
+			return closing{newDriver(tb, db), db}
 		},
-		Delete: func(t testing.TB, key string) {
-			t.Helper()
+		Delete: func(tb testing.TB, key string) {
+			tb.Helper()
 			if err := console.Exec("DELETE FROM solotick_locks WHERE name = ?", key).Error; err != nil {
-				t.Fatal(err)
+				tb.Fatal(err)
 			}
 			// The fence of a row made anew begins at the clock, which counts in ms.
 			<-time.After(2 * time.Millisecond)

@@ -21,10 +21,10 @@ type hand struct {
 
 func (h hand) check() error {
 	if h.owner == (store.Owner{}) {
-		return errors.New("Owner is empty: draw one with store.NewOwner")
+		return errors.New("no Owner: draw one with store.NewOwner")
 	}
 	if h.lease < time.Millisecond {
-		return fmt.Errorf("Lease is %v: give at least a millisecond", h.lease)
+		return fmt.Errorf("a Lease of %v is too short: give at least a millisecond", h.lease)
 	}
 	return nil
 }

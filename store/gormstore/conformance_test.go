@@ -12,28 +12,28 @@ import (
 	"github.com/solotick/solotick/store/storetest"
 )
 
-func openDB(t testing.TB, path string) *gorm.DB {
-	t.Helper()
+func openDB(tb testing.TB, path string) *gorm.DB {
+	tb.Helper()
 	db, err := sqlitedb.Open(path, nil)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := sqlitedb.Close(db); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
 	return db
 }
 
-func newStore(t testing.TB, db *gorm.DB, opts ...gormstore.Option) *gormstore.Store {
-	t.Helper()
+func newStore(tb testing.TB, db *gorm.DB, opts ...gormstore.Option) *gormstore.Store {
+	tb.Helper()
 	s, err := gormstore.New(db, opts...)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	if err := s.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
+	if err := s.Migrate(tb.Context()); err != nil {
+		tb.Fatal(err)
 	}
 	return s
 }
@@ -41,6 +41,6 @@ func newStore(t testing.TB, db *gorm.DB, opts ...gormstore.Option) *gormstore.St
 func TestConformance(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
 		path := filepath.Join(t.TempDir(), "store.db")
-		return storetest.Harness{Open: func(t testing.TB) store.Store { return newStore(t, openDB(t, path)) }}
+		return storetest.Harness{Open: func(tb testing.TB) store.Store { return newStore(tb, openDB(tb, path)) }}
 	})
 }

@@ -20,7 +20,7 @@ func Enqueue(tx *gorm.DB, ns string, rows ...store.NewExecution) ([]store.Enqueu
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := bound(contextOf(tx))
+	ctx, cancel := bound(tx.Statement.Context)
 	defer cancel()
 	out, err := enqueue(ctx, c, tablesOf(DefaultPrefix), ns, rows)
 	return out, fail(c.Dialect, "enqueue", err)
@@ -49,13 +49,6 @@ func (s *Store) Enqueue(ctx context.Context, ns string, rows []store.NewExecutio
 		return err
 	})
 	return out, s.fail("enqueue", err)
-}
-
-func contextOf(db *gorm.DB) context.Context {
-	if db.Statement != nil && db.Statement.Context != nil {
-		return db.Statement.Context
-	}
-	return context.Background()
 }
 
 func enqueue(ctx context.Context, c sqldialect.Conn, t tables, ns string, rows []store.NewExecution) ([]store.Enqueued, error) {

@@ -30,8 +30,8 @@ func (c *candidate) plain() bool { return c.class == store.ClassKey && c.active.
 
 // statements are the fixed texts that take the most work to put together.
 type statements struct {
-	candidate, sentinel  string
-	due, paused, overdue string
+	candidate, sentinel string
+	due, overdue        string
 }
 
 func newStatements(t tables, d *sqldialect.Dialect) statements {
@@ -89,10 +89,10 @@ func (s *Store) candidates(ctx context.Context, where string, r store.FetchReque
 
 func checkFetch(r store.FetchRequest) error {
 	if len(r.Jobs) == 0 {
-		return errors.New("Jobs is empty: name the jobs that the caller can run")
+		return errors.New("no Jobs: name those that the caller can run")
 	}
 	if r.Limit < 1 {
-		return fmt.Errorf("Limit is %d: ask for at least one row", r.Limit)
+		return fmt.Errorf("a Limit of %d: ask for at least one row", r.Limit)
 	}
 	return hand{r.Owner, r.OwnerLabel, r.Lease}.check()
 }

@@ -55,7 +55,7 @@ func (s *Store) Register(ctx context.Context, ns string, jobs []store.JobSpec) (
 	}
 	for _, j := range jobs {
 		if j.Job == "" {
-			return store.Registered{}, s.fail("register", errors.New("Job is empty: name the job"))
+			return store.Registered{}, s.fail("register", errors.New("no Job: name the job"))
 		}
 	}
 	if out, same, err := s.registered(ctx, ns, jobs); same || err != nil {

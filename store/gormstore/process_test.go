@@ -37,7 +37,7 @@ func child(role, path string) error {
 	if err != nil {
 		return err
 	}
-	defer sqlitedb.Close(db)
+	defer func() { _ = sqlitedb.Close(db) }()
 	s, err := gormstore.New(db)
 	if err != nil {
 		return err

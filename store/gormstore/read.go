@@ -129,14 +129,14 @@ func (s *Store) Ledger(ctx context.Context, ns, job string, from, to store.Milli
 			if err := row.Scan(&st, &n); err != nil {
 				return err
 			}
-			switch {
-			case st == store.StatePending:
+			switch st {
+			case store.StatePending:
 				out.Pending += n
-			case st == store.StateRunning:
+			case store.StateRunning:
 				out.Running += n
-			case st == store.StateSkipped:
+			case store.StateSkipped:
 				out.Skipped += n
-			case st == store.StateMissed:
+			case store.StateMissed:
 				out.Missed += n
 			default:
 				out.Ran += n

@@ -216,7 +216,7 @@ func checkNew(rows []store.NewExecution) error {
 			return fmt.Errorf("%s: Key.Class is %v: use one of the classes", n.Key, c)
 		}
 		if n.Key.Job == "" {
-			return errors.New("Key.Job is empty: name the job or kind")
+			return errors.New("no Key.Job: name the job or kind")
 		}
 		if key, taken := keys[n.ID]; taken && key != n.Key {
 			return fmt.Errorf("%s: ID %s belongs to %s: give every run an ID of its own", n.Key, n.ID, key)

@@ -139,6 +139,7 @@ func fail(d *sqldialect.Dialect, op string, err error) error {
 		return fmt.Errorf("gormstore: %s: %w: tables are missing or old: run the migrations (solotick migrate up): %w", op, store.ErrSchema, err)
 	case sqldialect.Busy, sqldialect.Full, sqldialect.ReadOnly, sqldialect.Corrupt, sqldialect.Unavailable:
 		return fmt.Errorf("gormstore: %s: %w: %w", op, store.ErrUnavailable, d.Explain(err))
+	default:
+		return fmt.Errorf("gormstore: %s: %w", op, err)
 	}
-	return fmt.Errorf("gormstore: %s: %w", op, err)
 }

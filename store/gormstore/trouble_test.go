@@ -39,7 +39,7 @@ func (p *place) full(yes bool) {
 // fill takes what is free in the pages in use.
 func (p *place) fill() {
 	p.Helper()
-	for i := 0; i < 10_000; i++ {
+	for i := range 10_000 {
 		n := queued("filler", time.Now().String())
 		n.Args = []byte(strings.Repeat("x", 1<<(i%12)))
 		if _, err := p.s.Enqueue(p.ctx, space, []store.NewExecution{n}); err != nil {
@@ -117,7 +117,7 @@ func TestMissingTables(t *testing.T) {
 	if err := s.CheckSchema(t.Context()); !errors.Is(err, store.ErrSchema) {
 		t.Errorf("err %v", err)
 	}
-	for _, stmt := range strings.Split(s.MigrationSQL(), ";\n") {
+	for stmt := range strings.SplitSeq(s.MigrationSQL(), ";\n") {
 		if !strings.HasPrefix(stmt, "CREATE ") && !strings.HasPrefix(stmt, "INSERT INTO solotick_schema_version ") && stmt != "" {
 			t.Errorf("unexpected statement %.80q", stmt)
 		}
@@ -147,7 +147,7 @@ func TestDamagedFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
 	if err != nil {
 		t.Fatal(err)
@@ -226,22 +226,22 @@ func TestFetchPassesOverKeysTakenMeanwhile(t *testing.T) {
 // parsing, GORM's prepared statements.
 func TestForeignDatabase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
-	open := func(t testing.TB) store.Store {
-		t.Helper()
+	open := func(tb testing.TB) store.Store {
+		tb.Helper()
 		db, err := gorm.Open(sqlite.Open(path+"?_pragma=journal_mode(WAL)"), &gorm.Config{PrepareStmt: true, Logger: logger.Discard})
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		t.Cleanup(func() {
+		tb.Cleanup(func() {
 			sqlDB, err := db.DB()
 			if err == nil {
 				err = sqlDB.Close()
 			}
 			if err != nil {
-				t.Error(err)
+				tb.Error(err)
 			}
 		})
-		return newStore(t, db)
+		return newStore(tb, db)
 	}
 	s := open(t)
 	const day = "2026-01-01"

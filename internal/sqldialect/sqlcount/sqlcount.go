@@ -27,7 +27,7 @@ type Counter struct {
 // Wrap returns a *gorm.DB on the same database whose statements are counted.
 func Wrap(db *gorm.DB) (*gorm.DB, *Counter) {
 	c := &Counter{}
-	counted := db.Session(&gorm.Session{NewDB: true, Context: context.Background()})
+	counted := db.Session(&gorm.Session{NewDB: true, Context: db.Statement.Context})
 	p := &pool{db.ConnPool, c}
 	counted.Config.ConnPool = p
 	counted.Statement.ConnPool = p

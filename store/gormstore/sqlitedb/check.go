@@ -69,7 +69,7 @@ func checkHeader(path string, size int64) error {
 	if err != nil {
 		return fmt.Errorf("open %s: %w", path, err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // only read from
 	const magic = "SQLite format 3\x00"
 	head := make([]byte, 100)
 	if _, err := io.ReadFull(f, head); err != nil || string(head[:len(magic)]) != magic {

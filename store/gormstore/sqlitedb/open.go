@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/libtnb/sqlite"
@@ -77,6 +78,7 @@ func Open(path string, o *Options) (*gorm.DB, error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("sqlitedb: %w", err)
 	}
+	//nolint:forbidigo // gorm.Open takes no context either; OpenTimeout bounds it
 	ctx, cancel := context.WithTimeout(context.Background(), opts.OpenTimeout)
 	defer cancel()
 	p, err := connect(ctx, path, opts)
@@ -159,12 +161,8 @@ func dial(ctx context.Context, path string, o Options) (*pool, error) {
 // dsn names the file as a URI, so that no character of the path is taken for a
 // parameter. Time columns of the user's models travel as with libtnb's own opener.
 func dsn(path string, o Options, params ...string) string {
-	s := "file:" + (&url.URL{Path: path}).EscapedPath() +
-		"?_time_format=sqlite&_inttotime=1&_busy_timeout=" + strconv.FormatInt(o.BusyTimeout.Milliseconds(), 10)
-	for _, p := range params {
-		s += "&" + p
-	}
-	return s
+	common := "_time_format=sqlite&_inttotime=1&_busy_timeout=" + strconv.FormatInt(o.BusyTimeout.Milliseconds(), 10)
+	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + strings.Join(append(params, common), "&")
 }
 
 func pragma(p string) string { return "_pragma=" + url.QueryEscape(p) }

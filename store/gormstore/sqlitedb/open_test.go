@@ -15,24 +15,24 @@ import (
 	"gorm.io/gorm"
 )
 
-func open(t testing.TB, path string) *gorm.DB {
-	t.Helper()
+func open(tb testing.TB, path string) *gorm.DB {
+	tb.Helper()
 	db, err := Open(path, nil)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := Close(db); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
 	return db
 }
 
-func must(t testing.TB, db *gorm.DB, query string, args ...any) {
-	t.Helper()
+func must(tb testing.TB, db *gorm.DB, query string, args ...any) {
+	tb.Helper()
 	if err := db.Exec(query, args...).Error; err != nil {
-		t.Fatalf("%s: %v", query, err)
+		tb.Fatalf("%s: %v", query, err)
 	}
 }
 
@@ -208,7 +208,7 @@ const (
 func child(path string) int {
 	db, err := Open(path, &Options{BusyTimeout: 30 * time.Second, OpenTimeout: 30 * time.Second})
 	if err == nil {
-		defer Close(db)
+		defer func() { _ = Close(db) }()
 		err = db.Exec("CREATE TABLE IF NOT EXISTS counter (id INTEGER PRIMARY KEY, n INTEGER)").Error
 	}
 	if err == nil {

@@ -46,7 +46,7 @@ func (p *pool) PrepareContext(ctx context.Context, query string) (*sql.Stmt, err
 
 // ExecContext implements gorm.ConnPool.
 func (p *pool) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	if s := p.write.stmt(ctx, query); s != nil {
+	if s := p.write.stmt(ctx, query); s != nil { //nolint:sqlclosecheck // kept for the next call
 		return s.ExecContext(ctx, args...)
 	}
 	return p.writer.ExecContext(ctx, query, args...)
@@ -55,7 +55,7 @@ func (p *pool) ExecContext(ctx context.Context, query string, args ...any) (sql.
 // QueryContext implements gorm.ConnPool.
 func (p *pool) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	side := p.side(query)
-	if s := side.stmt(ctx, query); s != nil {
+	if s := side.stmt(ctx, query); s != nil { //nolint:sqlclosecheck // kept for the next call
 		return s.QueryContext(ctx, args...)
 	}
 	return side.db.QueryContext(ctx, query, args...)
@@ -64,7 +64,7 @@ func (p *pool) QueryContext(ctx context.Context, query string, args ...any) (*sq
 // QueryRowContext implements gorm.ConnPool.
 func (p *pool) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	side := p.side(query)
-	if s := side.stmt(ctx, query); s != nil {
+	if s := side.stmt(ctx, query); s != nil { //nolint:sqlclosecheck // kept for the next call
 		return s.QueryRowContext(ctx, args...)
 	}
 	return side.db.QueryRowContext(ctx, query, args...)
@@ -97,21 +97,21 @@ func (t *txn) GetDBConn() (*sql.DB, error) { return t.pool.GetDBConn() }
 
 func (t *txn) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	if s := t.side.known(query); s != nil {
-		return t.StmtContext(ctx, s).ExecContext(ctx, args...)
+		return t.StmtContext(ctx, s).ExecContext(ctx, args...) //nolint:sqlclosecheck // ends with the transaction
 	}
 	return t.Tx.ExecContext(ctx, query, args...)
 }
 
 func (t *txn) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	if s := t.side.known(query); s != nil {
-		return t.StmtContext(ctx, s).QueryContext(ctx, args...)
+		return t.StmtContext(ctx, s).QueryContext(ctx, args...) //nolint:sqlclosecheck // ends with the transaction
 	}
 	return t.Tx.QueryContext(ctx, query, args...)
 }
 
 func (t *txn) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	if s := t.side.known(query); s != nil {
-		return t.StmtContext(ctx, s).QueryRowContext(ctx, args...)
+		return t.StmtContext(ctx, s).QueryRowContext(ctx, args...) //nolint:sqlclosecheck // ends with the transaction
 	}
 	return t.Tx.QueryRowContext(ctx, query, args...)
 }

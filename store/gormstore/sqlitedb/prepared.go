@@ -112,7 +112,7 @@ func (p *prepared) prepare(ctx context.Context, query string) *sql.Stmt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if had := p.stmts[query]; had != nil || p.stmts == nil {
-		_ = s.Close() // a rival's is in use, or the pool was closed
+		_ = s.Close() //nolint:sqlclosecheck // a rival's is in use, or the pool was closed
 		return had
 	}
 	p.stmts[query] = s
