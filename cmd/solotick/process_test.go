@@ -202,7 +202,7 @@ func query(t *testing.T, dir, statement string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
+	t.Cleanup(func() { _ = db.Close() })
 	if !strings.HasPrefix(statement, "SELECT") {
 		if _, err := db.Exec(statement); err != nil {
 			t.Fatal(err)

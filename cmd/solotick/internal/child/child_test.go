@@ -40,7 +40,7 @@ func newPipe(t *testing.T) pipe {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { r.Close(); w.Close() })
+	t.Cleanup(func() { _, _ = r.Close(), w.Close() })
 	return pipe{r, w}
 }
 

@@ -25,7 +25,7 @@ func lockPlugins() (*locks.Registry, error) {
 	return locks.NewRegistry(
 		memlock.Plugin(nil),
 		sqllock.Plugin("sqlite", func(_ context.Context, dsn string) (*gorm.DB, func() error, error) {
-			db, err := sqlitedb.Open(dsn, nil)
+			db, err := sqlitedb.Open(dsn, nil) //nolint:contextcheck // Open bounds itself
 			if err != nil {
 				return nil, nil, err
 			}
@@ -73,7 +73,7 @@ func (s *site) openLockDriver(ctx context.Context) (driver.Driver, error) {
 		}
 		return r.Open(ctx, s.loaded.Locks.Driver, s.loaded.Locks.Decode)
 	}
-	d, err := s.storeLocks()
+	d, err := s.storeLocks(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -84,8 +84,8 @@ func (s *site) openLockDriver(ctx context.Context) (driver.Driver, error) {
 }
 
 // storeLocks is the driver that keeps its locks in the store's database.
-func (s *site) storeLocks() (*sqllock.Driver, error) {
-	db, err := s.openDB()
+func (s *site) storeLocks(ctx context.Context) (*sqllock.Driver, error) {
+	db, err := s.openDB(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +122,7 @@ func (s *site) gateDeps(ctx context.Context) (locker *locks.Locker, elector *lea
 	if !slices.Contains(gates, scheduler.GateLeader) {
 		return locker, nil, nil
 	}
+	//nolint:contextcheck // it sends nothing
 	elector, err = leader.FromLocks(locker, locks.Key(s.namespace(), "leader"), leader.Config{Label: s.loaded.Scheduler.Label})
 	return locker, elector, err
 }

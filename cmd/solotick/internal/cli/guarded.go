@@ -84,8 +84,7 @@ func (r *relay) until(ctx context.Context, wait func(context.Context) error) err
 
 // commandFailed turns the failure to start a command into a shell's exit code.
 func commandFailed(err error) error {
-	var start *child.StartError
-	if errors.As(err, &start) {
+	if start, ok := errors.AsType[*child.StartError](err); ok {
 		return &exitError{code: start.Code, err: err}
 	}
 	return err

@@ -80,7 +80,7 @@ func TestColourIsForTerminalsOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	t.Cleanup(func() { _ = f.Close() })
 	if s := newScreen(f); s.Live || s.Color {
 		t.Errorf("%+v", s)
 	}

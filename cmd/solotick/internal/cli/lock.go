@@ -146,9 +146,8 @@ func (j lockJob) acquire(ctx context.Context) (*locks.Lease, error) {
 		if j.wait > 0 {
 			remedy = fmt.Sprintf("it did not become free within %v", j.wait)
 		}
-		var held *locks.HeldError
-		if errors.As(err, &held) {
-			err = held
+		if held, ok := errors.AsType[*locks.HeldError](err); ok {
+			err = held // without the words about the wait
 		}
 		return nil, &exitError{code: exitBusy, err: fmt.Errorf("%w; %s", err, remedy)}
 	case errors.Is(err, locks.ErrInvalid):

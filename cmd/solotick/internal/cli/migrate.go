@@ -117,7 +117,7 @@ func newMigrateSQL() *cobra.Command {
 			return err
 		}
 		defer site.close()
-		script, err := site.schemaSQL()
+		script, err := site.schemaSQL(ctx)
 		if err != nil {
 			return err
 		}
@@ -129,14 +129,14 @@ func newMigrateSQL() *cobra.Command {
 
 // migrate brings all tables up to what this program needs.
 func (s *site) migrate(ctx context.Context) error {
-	st, err := s.gormStore()
+	st, err := s.gormStore(ctx)
 	if err != nil {
 		return err
 	}
 	if err := st.Migrate(ctx); err != nil || s.loaded.Locks.Driver != configs.LocksInStore {
 		return err
 	}
-	d, err := s.storeLocks()
+	d, err := s.storeLocks(ctx)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (s *site) schemas(ctx context.Context) ([]sqldialect.Status, error) {
 	if err := s.mustExist(); err != nil {
 		return nil, err
 	}
-	st, err := s.gormStore()
+	st, err := s.gormStore(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (s *site) schemas(ctx context.Context) ([]sqldialect.Status, error) {
 	if err != nil || s.loaded.Locks.Driver != configs.LocksInStore {
 		return []sqldialect.Status{status}, err
 	}
-	d, err := s.storeLocks()
+	d, err := s.storeLocks(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -166,25 +166,26 @@ func (s *site) schemas(ctx context.Context) ([]sqldialect.Status, error) {
 
 // schemaSQL is the script for all tables. It comes from a database that is thrown
 // away, so that the real one need not exist.
-func (s *site) schemaSQL() (script string, err error) {
+func (s *site) schemaSQL(ctx context.Context) (script string, err error) {
 	dir, err := os.MkdirTemp("", "solotick-schema-")
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	scratch := &site{file: s.file, loaded: s.loaded}
+	//nolint:contextcheck // Open bounds itself
 	if scratch.db, err = sqlitedb.Open(filepath.Join(dir, "scratch.db"), nil); err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, sqlitedb.Close(scratch.db)) }()
-	st, err := scratch.gormStore()
+	st, err := scratch.gormStore(ctx)
 	if err != nil {
 		return "", err
 	}
 	if s.loaded.Locks.Driver != configs.LocksInStore {
 		return st.MigrationSQL(), nil
 	}
-	d, err := scratch.storeLocks()
+	d, err := scratch.storeLocks(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -22,7 +22,7 @@ func (o *onceRun) claim(ctx context.Context) (exec store.Execution, sent leasecl
 	row := store.NewExecution{Key: key, CreatedBy: o.label}
 	// A dead owner's run and one that was handed back can go to a rival before us,
 	// so look again, a bounded number of times.
-	for n := 0; n < 10; n++ {
+	for n := range 10 {
 		row.ID = store.NewID(store.MillisOf(time.Now()))
 		sent = leaseclock.Now()
 		now, found, err := o.ask(ctx, row)

@@ -24,13 +24,13 @@ func watchFile(ctx context.Context, path string, nudge <-chan os.Signal, log *sl
 	var errs <-chan error
 	w, err := fsnotify.NewWatcher()
 	if err == nil {
-		defer w.Close()
+		defer func() { _ = w.Close() }()
 		if err = w.Add(filepath.Dir(path)); err == nil {
 			events, errs = w.Events, w.Errors
 		}
 	}
 	if err != nil {
-		log.Warn("the configuration file cannot be watched; send SIGHUP after a change", "file", path, "error", err)
+		log.WarnContext(ctx, "the configuration file cannot be watched; send SIGHUP after a change", "file", path, "error", err)
 	}
 	last := digest(path)
 	quiet := time.NewTimer(settle) // once at the start: it may have changed since it was read
@@ -45,7 +45,7 @@ func watchFile(ctx context.Context, path string, nudge <-chan os.Signal, log *sl
 		case <-events:
 			quiet.Reset(settle)
 		case err := <-errs:
-			log.Warn("a change of the configuration file may have been overlooked", "error", err)
+			log.WarnContext(ctx, "a change of the configuration file may have been overlooked", "error", err)
 			quiet.Reset(settle)
 		case <-quiet.C:
 			if now := digest(path); now != last {

@@ -88,8 +88,7 @@ func report(stderr io.Writer, err error) int {
 		return exitOK
 	}
 	code := exitFailure
-	var coded *exitError
-	if errors.As(err, &coded) {
+	if coded, ok := errors.AsType[*exitError](err); ok {
 		code = coded.code
 		if coded.err == nil {
 			return code

@@ -82,7 +82,7 @@ func (w *worker) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.log.Info("worker starts", "version", readVersion().Version, "file", w.site.file, "namespace", w.site.namespace(), "tzdata", cronspec.TZDataVersion())
+	w.log.InfoContext(ctx, "worker starts", "version", readVersion().Version, "file", w.site.file, "namespace", w.site.namespace(), "tzdata", cronspec.TZDataVersion())
 	if err := s.Start(ctx); err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (w *worker) run(ctx context.Context) error {
 	}()
 	select {
 	case sig := <-stop:
-		w.log.Info("worker stops; a second signal ends it at once", "signal", sig.String())
+		w.log.InfoContext(ctx, "worker stops; a second signal ends it at once", "signal", sig.String())
 	case <-s.Done():
 	}
 	endWatch()
@@ -113,7 +113,7 @@ func (w *worker) drain(ctx context.Context, s *scheduler.Scheduler, stop <-chan 
 		case err := <-stopped:
 			return err
 		case sig := <-stop:
-			w.log.Warn("worker ends its runs", "signal", sig.String())
+			w.log.WarnContext(ctx, "worker ends its runs", "signal", sig.String())
 			force()
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -92,11 +93,14 @@ func processLabel() string {
 const storeDriver = "sqlite"
 
 // openDB opens the database, creating its file.
-func (s *site) openDB() (*gorm.DB, error) {
+func (s *site) openDB(ctx context.Context) (*gorm.DB, error) {
 	if s.db != nil {
 		return s.db, nil
 	}
-	db, err := sqlitedb.Open(s.loaded.Store.DSN.Reveal(), nil)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	db, err := sqlitedb.Open(s.loaded.Store.DSN.Reveal(), nil) //nolint:contextcheck // Open bounds itself
 	if err != nil {
 		return nil, err
 	}
@@ -116,11 +120,11 @@ func (s *site) mustExist() error {
 }
 
 // gormStore is the store without a look at its tables.
-func (s *site) gormStore() (*gormstore.Store, error) {
+func (s *site) gormStore(ctx context.Context) (*gormstore.Store, error) {
 	if s.store != nil {
 		return s.store, nil
 	}
-	db, err := s.openDB()
+	db, err := s.openDB(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +139,7 @@ func (s *site) gormStore() (*gormstore.Store, error) {
 // openStore is the store to work with. It makes or upgrades the tables, unless the
 // file forbids that.
 func (s *site) openStore(ctx context.Context) (*gormstore.Store, error) {
-	st, err := s.gormStore()
+	st, err := s.gormStore(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +154,7 @@ func (s *site) readStore(ctx context.Context) (store.Store, error) {
 	if err := s.mustExist(); err != nil {
 		return nil, err
 	}
-	st, err := s.gormStore()
+	st, err := s.gormStore(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -160,8 +164,8 @@ func (s *site) readStore(ctx context.Context) (store.Store, error) {
 // close closes what was opened, the last first. What it cannot close ends with the
 // process.
 func (s *site) close() {
-	for i := len(s.closed) - 1; i >= 0; i-- {
-		_ = s.closed[i]()
+	for _, closer := range slices.Backward(s.closed) {
+		_ = closer()
 	}
 	s.closed = nil
 }

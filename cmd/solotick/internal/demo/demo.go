@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"gorm.io/gorm"
@@ -64,7 +65,7 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 		}
 		err = errors.Join(err, remove())
 	}()
-	db, err := sqlitedb.Open(filepath.Join(dir, databaseFile), nil)
+	db, err := sqlitedb.Open(filepath.Join(dir, databaseFile), nil) //nolint:contextcheck // Open bounds itself
 	if err != nil {
 		return Report{}, err
 	}
@@ -269,11 +270,11 @@ func (s *show) kill(now store.Millis) error {
 	s.fleet.kill(victim)
 	k.at = store.MillisOf(time.Now())
 	s.board.kills = append(s.board.kills, k)
-	during := ""
+	what := []string{fmt.Sprintf("killed replica %d (pid %d)", k.replica, k.pid)}
 	for _, run := range k.during {
-		during += ", during " + run.String()
+		what = append(what, "during "+run.String())
 	}
-	s.screen.event(k.at, "killed replica %d (pid %d)%s", k.replica, k.pid, during)
+	s.screen.event(k.at, "%s", strings.Join(what, ", "))
 	return s.fleet.start(victim.number)
 }
 

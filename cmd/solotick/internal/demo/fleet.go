@@ -71,7 +71,7 @@ func (f *fleet) start(number int) error {
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	defer log.Close() // the child has its own copy
+	defer func() { _ = log.Close() }() // the child has its own copy
 	cmd.Stderr = log
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

@@ -3,6 +3,7 @@ package demo
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -188,8 +189,8 @@ func (s *Screen) strip(b *board, keys []tickKey, room int) string {
 		}
 	}
 	var out strings.Builder
-	for i := len(cells) - 1; i >= 0; i-- {
-		out.WriteString(cells[i])
+	for _, cell := range slices.Backward(cells) {
+		out.WriteString(cell)
 	}
 	return out.String()
 }

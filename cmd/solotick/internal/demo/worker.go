@@ -32,7 +32,7 @@ const databaseFile = "demo.db"
 // once the scheduler has started, and logs to stderr.
 func Worker(ctx context.Context, o WorkerOptions, stdin io.Reader, stdout, stderr io.Writer) (err error) {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
-	db, err := sqlitedb.Open(filepath.Join(o.Dir, databaseFile), &sqlitedb.Options{Logger: log})
+	db, err := sqlitedb.Open(filepath.Join(o.Dir, databaseFile), &sqlitedb.Options{Logger: log}) //nolint:contextcheck // Open bounds itself
 	if err != nil {
 		return err
 	}
