@@ -2,7 +2,8 @@
 // lock backend.
 //
 // A backend implements [Driver], three methods, and whatever optional interface
-// it can serve: [BatchRenewer], [Waker], [Inspector], [Limiter], io.Closer. The
+// it can serve: [BatchRenewer], [Queuer], [Waker], [LossWatcher], [Inspector],
+// [Limiter], io.Closer. The
 // portable lock looks for them once, at construction. Everything that is the
 // same on every backend (renewal, loss, deadlines, waiting, the queue inside a
 // process, error wrapping) lives in package locks and is not a driver's job.
@@ -114,10 +115,35 @@ type Request struct {
 	Label string        // host, pid and the like, for people only; at most 200 bytes
 }
 
+// Queuer keeps waiters at the backend, in the order in which they came, and
+// pushes the grant to the next one: a hand-over without a race and without a
+// poll. A backend that has it is asked by it whenever a caller waits.
+type Queuer interface {
+	// AcquireQueued waits in line until the key is granted or ctx ends. The errors
+	// are those of Acquire, but for HeldError, and that ctx's error is returned as it
+	// is. Whatever the reason, a call that fails leaves the line, with a time limit
+	// of its own, or returns an error that is not marked NotApplied, so that the
+	// caller settles it by a Release with Fence 0.
+	AcquireQueued(ctx context.Context, r Request) (Grant, error)
+}
+
+// LossWatcher tells at once that a hold has ended, where the backend pushes that:
+// a deleted key, an ended session. Renewal stays the authority.
+type LossWatcher interface {
+	// WatchLoss returns a channel that is closed when the backend says that the hold
+	// is over. It never is for a mere loss of connection. Stop ends the watch.
+	WatchLoss(h Hold) (lost <-chan struct{}, stop func())
+}
+
 // Grant is a key given for a time.
 type Grant struct {
 	Fence int64         // greater than every earlier grant's of this key; at least 1
 	TTL   time.Duration // what the backend really gave; zero means as asked
+	// From is a moment of this process (with monotonic reading) at which the TTL had
+	// not begun to run yet, where that is not the sending of the request: a queued
+	// grant may be made any time after the waiter's last sign of life. Zero means
+	// when the request was sent.
+	From time.Time
 }
 
 // Hold identifies a grant to renew or release.
