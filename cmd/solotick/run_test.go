@@ -80,7 +80,7 @@ func TestWorker(t *testing.T) {
 	if out := solotick(t, dir, "runs", "-c", config, "--job", "slow", "--state", "succeeded"); !strings.Contains(out, "slow") {
 		t.Error(out)
 	}
-	if out := solotick(t, dir, "jobs", "-c", config); !strings.Contains(out, "@every 1s") || !strings.Contains(out, "count") {
+	if out := solotick(t, dir, "jobs", "-c", config); !strings.Contains(out, "@every 1s") || strings.Contains(out, "another schedule") || strings.Contains(out, "never started") {
 		t.Error(out)
 	}
 	if n, ran := query(t, dir, "SELECT count(*) FROM counted"), query(t, dir, "SELECT count(*) FROM solotick_executions WHERE job = 'count' AND state = 3"); n != ran || n == 0 {

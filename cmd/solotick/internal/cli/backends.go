@@ -17,7 +17,10 @@ import (
 	"github.com/solotick/solotick/store/gormstore/sqlitedb"
 )
 
-const closeTimeout = 2 * time.Second
+const (
+	closeTimeout = 2 * time.Second
+	memoryDriver = "memory"
+)
 
 // lockPlugins are the lock backends that this program is linked with, beside the
 // one that keeps its locks in the store's database.

@@ -73,6 +73,9 @@ nothing, says so, and is no error. Without --key every call puts a new job.
 		if err := site.prepareRow(&row); err != nil {
 			return err
 		}
+		if *file != "" && !site.hasJob(args[0]) {
+			warn(cmd.ErrOrStderr(), "warning: %s has no job %q: the row waits for a worker that has one in code or in another file", site.file, args[0])
+		}
 		st, err := site.openStore(ctx)
 		if err != nil {
 			return err

@@ -15,15 +15,20 @@ import (
 type killer struct {
 	every  time.Duration // 0: never
 	next   store.Millis
-	cutoff store.Millis // the last moment at which an interrupted run can still be made up in time
+	cutoff store.Millis // no kill after this
 }
 
 // wellUnderWay is how long a run of the longer job goes on before it is worth
 // killing.
 const wellUnderWay = 200 * time.Millisecond
 
+// lastKill is how long before the end the last kill comes: what it interrupts has
+// to be taken over and run before the time for the last runs is over, on a busy
+// machine as well.
+const lastKill = 1500 * time.Millisecond
+
 func newKiller(every time.Duration, from, end store.Millis) killer {
-	return killer{every: every, next: from.Add(every), cutoff: end.Add(-time.Second)}
+	return killer{every: every, next: from.Add(every), cutoff: end.Add(-lastKill)}
 }
 
 // putOff is the longest time by which a kill is put off.
