@@ -29,8 +29,8 @@ func (h hand) check() error {
 	return nil
 }
 
-// Claim implements [store.Store]: one transaction of 4 statements, whatever the
-// number of runs. It locks the jobs, inserts the rows, reads back what there is
+// Claim implements [store.Store]: one transaction of 4 statements for any number
+// of runs (rows go 500 to a statement). It locks the jobs, inserts the rows, reads back what there is
 // under each key, and raises the fences. Runs whose active key is held cost one
 // more, all together; so do a dedup hash, a lock key, and a repeat.
 func (s *Store) Claim(ctx context.Context, r store.ClaimRequest) (store.Claimed, error) {

@@ -39,6 +39,7 @@ func newStore(tb testing.TB, db *gorm.DB, opts ...gormstore.Option) *gormstore.S
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
 		path := filepath.Join(t.TempDir(), "store.db")
 		return storetest.Harness{Open: func(tb testing.TB) store.Store { return newStore(tb, openDB(tb, path)) }}

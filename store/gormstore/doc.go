@@ -11,10 +11,11 @@
 // the attempt still holds the run. [Enqueue] makes queue jobs visible if and only
 // if the caller's transaction commits.
 //
-// Statements per call, counted by the tests: Claim 4 for any number of runs (5
-// where an active key is held, 2 where nothing is to be written), Fetch 2 for
-// runs without an active key (1 when nothing is due), Heartbeat 1, FinishTx 1,
-// Survey 2, an idle TakeOver 1.
+// Statements per call, counted by the tests: Claim 4 for up to 500 runs (5 where
+// some start and others find their active key held, 3 where all have a record, 2
+// where nothing is to be written), Fetch 2 for runs without an active key (1 when
+// nothing is due), Heartbeat 1 for up to 1,000 runs, FinishTx 1, Survey 2, an idle TakeOver 1. What
+// finds nothing to do begins no transaction, but for Claim.
 //
 // Not guaranteed: fairness between processes that write at once. On SQLite all of
 // them are on one host, and a transaction of the user's that stays open holds up

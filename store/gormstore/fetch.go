@@ -106,6 +106,7 @@ func (s *Store) Fetch(ctx context.Context, r store.FetchRequest) (store.Fetched,
 	if err := checkFetch(r); err != nil {
 		return store.Fetched{}, s.fail("fetch", err)
 	}
+	r.Limit = min(r.Limit, guardedMax)
 	due, now, err := s.candidates(ctx, s.q.due, r, []any{r.Namespace, r.Namespace, r.Namespace, r.Namespace})
 	if err != nil {
 		return store.Fetched{}, s.fail("fetch", err)
@@ -210,6 +211,7 @@ func (s *Store) TakeOver(ctx context.Context, r store.FetchRequest) (store.Taken
 	if err := checkFetch(r); err != nil {
 		return store.TakenOver{}, s.fail("take over", err)
 	}
+	r.Limit = min(r.Limit, guardedMax)
 	dead, now, err := s.candidates(ctx, s.q.overdue, r, []any{r.Namespace})
 	if err != nil {
 		return store.TakenOver{}, s.fail("take over", err)

@@ -3,6 +3,7 @@ package gormstore
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"gorm.io/gorm"
 
@@ -22,12 +23,22 @@ func (s *Store) Heartbeat(ctx context.Context, r store.HeartbeatRequest) (store.
 		return store.Heartbeats{Beats: []store.BeatAnswer{}}, nil
 	}
 	var out store.Heartbeats
-	err := s.conn.Retry(ctx, func() error {
-		var err error
-		out, err = s.beat(ctx, s.conn, r)
-		return err
-	})
-	return out, s.fail("heartbeat", err)
+	all := r.Beats
+	for beats := range slices.Chunk(all, guardedMax) {
+		r.Beats = beats
+		err := s.conn.Retry(ctx, func() error {
+			some, err := s.beat(ctx, s.conn, r)
+			if err == nil {
+				out.Now = max(out.Now, some.Now)
+				out.Beats = append(out.Beats, some.Beats...)
+			}
+			return err
+		})
+		if err != nil {
+			return store.Heartbeats{}, s.fail("heartbeat", err)
+		}
+	}
+	return out, nil
 }
 
 func (s *Store) beat(ctx context.Context, c sqldialect.Conn, r store.HeartbeatRequest) (store.Heartbeats, error) {
@@ -80,14 +91,16 @@ func (s *Store) Finish(ctx context.Context, rows []store.Finish) ([]error, error
 	}
 	work := func(c sqldialect.Conn) error {
 		for _, k := range order {
-			if err := s.finishGroup(ctx, c, rows, groups[k], answers); err != nil {
-				return err
+			for group := range slices.Chunk(groups[k], guardedMax) {
+				if err := s.finishGroup(ctx, c, rows, group, answers); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
 	}
 	var err error
-	if len(order) == 1 { // one statement is its own transaction
+	if len(order) == 1 && len(rows) <= guardedMax { // one statement is its own transaction
 		err = s.conn.Retry(ctx, func() error { return work(s.conn) })
 	} else {
 		err = s.conn.Tx(ctx, work)

@@ -72,6 +72,9 @@ func insertRow(d *sqldialect.Dialect) string {
 // insertMax is the number of rows of one INSERT; SQLite takes 32766 parameters.
 const insertMax = 500
 
+// guardedMax is the number of rows that one guarded update takes.
+const guardedMax = 1000
+
 // fresh is a row to be inserted.
 type fresh struct {
 	row

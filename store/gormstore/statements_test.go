@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,8 +17,9 @@ import (
 )
 
 const (
-	space = "shop"
-	long  = time.Minute
+	space   = "shop"
+	guarded = 1000 // rows of one guarded update
+	long    = time.Minute
 )
 
 // place is a store whose statements are counted.
@@ -249,6 +251,40 @@ func TestOtherCosts(t *testing.T) {
 			t.Errorf("settled %+v", got)
 		}
 	})
+}
+
+// More rows than a statement takes parameters for.
+func TestManyRows(t *testing.T) {
+	p := newPlace(t)
+	const n = guarded + 50
+	rows := make([]store.NewExecution, n)
+	for i := range rows {
+		rows[i] = queued("mail", strconv.Itoa(i))
+	}
+	put, err := p.s.Enqueue(p.ctx, space, rows)
+	p.must(err)
+	var beats []store.Beat
+	var ends []store.Finish
+	for more := true; more; {
+		got := p.fetch(n, "mail")
+		more = got.More
+		for _, x := range got.Runs {
+			beats = append(beats, store.Beat{ID: x.ID, Attempt: x.Attempt})
+			ends = append(ends, done(x))
+		}
+	}
+	if len(put) != n || len(beats) != n {
+		t.Fatalf("enqueued %d and fetched %d of %d", len(put), len(beats), n)
+	}
+	beat, err := p.s.Heartbeat(p.ctx, store.HeartbeatRequest{Namespace: space, Owner: p.owner, Lease: long, Beats: beats})
+	p.must(err)
+	errs, err := p.s.Finish(p.ctx, ends)
+	p.must(err)
+	for i := range n {
+		if beat.Beats[i].Lost || errs[i] != nil {
+			t.Fatalf("row %d: %+v, %v", i, beat.Beats[i], errs[i])
+		}
+	}
 }
 
 // Every statement of the hot paths must go by an index, whatever the size of the

@@ -225,6 +225,7 @@ func TestFetchPassesOverKeysTakenMeanwhile(t *testing.T) {
 // that the user opened with a driver's own habits: deferred transactions, time
 // parsing, GORM's prepared statements.
 func TestForeignDatabase(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db")
 	open := func(tb testing.TB) store.Store {
 		tb.Helper()

@@ -8,10 +8,12 @@ import (
 	"sync"
 )
 
-// Bounds of the statements kept per side: prepared ones, and texts seen once.
+// Bounds of the statements kept per side: prepared ones, texts seen once, and
+// their length. A long text is a list of many rows, whose size seldom comes again.
 const (
 	keptStatements = 256
 	keptTexts      = 1024
+	keptBytes      = 3 << 10
 )
 
 // prepared keeps the statements that were seen before. GORM's own cache cannot
@@ -134,6 +136,9 @@ func (p *prepared) close() error {
 // preparable picks single statements that are worth keeping. A schema change or
 // a script is neither.
 func preparable(query string) bool {
+	if len(query) > keptBytes {
+		return false
+	}
 	switch verb(query) {
 	case "SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH":
 		return !strings.Contains(strings.TrimRight(query, "; \n\t"), ";")
