@@ -22,7 +22,7 @@ help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
 
 .PHONY: deps
-deps: ## Install what the tests need and the machine lacks (gcc, for the race detector), and fetch the modules
+deps: ## Install what the tests need and the machine lacks (gcc for the race detector, the servers), and fetch the modules
 	@if ! command -v gcc >/dev/null || ! printf '#include <stdlib.h>\nint main(void){return 0;}\n' | gcc -x c -o /dev/null - 2>/dev/null; then \
 		echo "installing gcc and libc6-dev"; \
 		sudo=; if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
@@ -30,6 +30,7 @@ deps: ## Install what the tests need and the machine lacks (gcc, for the race de
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends gcc libc6-dev </dev/null; \
 	fi
 	@$(GO) mod download
+	@internal/testenv/deps.sh $(GO)
 
 .PHONY: tidy
 tidy: ## Bring go.mod and go.sum of both modules in order
