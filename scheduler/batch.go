@@ -64,7 +64,7 @@ func (b *batcher[Q, A]) flush() {
 		b.mu.Lock()
 		for len(b.pending) > 0 && len(b.pending) < min(b.expected, b.max) && time.Now().Before(b.patience) {
 			b.mu.Unlock()
-			time.Sleep(gatherFor / 10)
+			<-time.After(gatherFor / 10)
 			b.mu.Lock()
 		}
 		b.expected = 0

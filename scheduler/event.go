@@ -21,27 +21,27 @@ func (f ListenerFunc) OnEvent(e Event) { f(e) }
 
 // The events.
 type (
-	// TickDue: the timer fired for a tick; Late is by how much.
+	// TickDue says that the timer fired for a tick; Late is by how much.
 	TickDue struct {
 		Job  string
 		Tick store.Millis
 		Late time.Duration
 	}
-	// TickHeld: another replica holds the gate; nothing was recorded by this one.
+	// TickHeld says that another replica holds the gate; nothing was recorded by this one.
 	TickHeld struct {
 		Job    string
 		Tick   store.Millis
 		Holder string
 	}
-	// TickClaimed: the store answered a claim with something else than started.
+	// TickClaimed says that the store answered a claim with something else than started.
 	TickClaimed struct {
 		Job     string
 		Tick    store.Millis
 		Outcome store.Outcome
 	}
-	// RunStarted: the handler is about to be called.
+	// RunStarted says that the handler is about to be called.
 	RunStarted struct{ Execution store.Execution }
-	// RunFinished: an attempt is over and recorded. State is pending when it will
+	// RunFinished says that an attempt is over and recorded. State is pending when it will
 	// be tried again. Fenced says that the record refused it.
 	RunFinished struct {
 		Execution store.Execution
@@ -50,47 +50,47 @@ type (
 		Fenced    bool
 		Took      time.Duration
 	}
-	// RunLost: a running attempt's right to go on ended; its context was cancelled.
+	// RunLost says that a running attempt's right to go on ended; its context was cancelled.
 	RunLost struct {
 		Execution store.Execution
 		Cause     error
 	}
-	// RunTakenOver: a dead owner's run was handed to this process (State running),
+	// RunTakenOver says that a dead owner's run was handed to this process (State running),
 	// or settled by its crash policy.
 	RunTakenOver struct{ Execution store.Execution }
-	// RunAbandoned: the handler did not return in time after its context ended.
+	// RunAbandoned says that the handler did not return in time after its context ended.
 	RunAbandoned struct{ Execution store.Execution }
-	// TicksSettled: the sweep accounted for ticks of a job that had no record.
+	// TicksSettled says that the sweep accounted for ticks of a job that had no record.
 	TicksSettled struct {
 		Job           string
 		Pending, Rows int
 		Ranged        int64
 	}
-	// GateUnavailable: the coordinator could not answer for a job.
+	// GateUnavailable says that the coordinator could not answer for a job.
 	GateUnavailable struct {
 		Job string
 		Err error
 	}
-	// Degraded: the mode of a job's gate was taken (On) or left.
+	// Degraded says that the mode of a job's gate was taken (On) or left.
 	Degraded struct {
 		Coordinator string // lock or leader
 		On          bool
 		Mode        store.Mode // the global one
 	}
-	// DegradationChanged: the switch was configured anew.
+	// DegradationChanged says that the switch was configured anew.
 	DegradationChanged struct{ From, To Degradation }
-	// StoreUnavailable: the store could not answer a request; it is asked again.
+	// StoreUnavailable says that the store could not answer a request; it is asked again.
 	StoreUnavailable struct {
 		Op  string
 		Err error
 	}
-	// JobSuperseded: another schedule is in force for the job; this process does
+	// JobSuperseded says that another schedule is in force for the job; this process does
 	// not fire it.
 	JobSuperseded struct {
 		Job  string
 		Spec string
 	}
-	// LedgerGap: a settled stretch of a job was counted again. Gap is the number of
+	// LedgerGap says that a settled stretch of a job was counted again. Gap is the number of
 	// expected ticks without a record and must be 0.
 	LedgerGap struct {
 		Job string

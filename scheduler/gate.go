@@ -139,14 +139,14 @@ func (s *Scheduler) ask(ctx context.Context, j *job, tick store.Millis) (admissi
 // coordinator was unavailable, as opposed to: gave it to somebody else. Stop ends
 // the watch; leave says that the work is over and recorded, which is what a
 // leader that resigns waits for.
-func (adm admission) watch(lost func(cause error, unavailable bool)) (stop, leave func()) {
+func (adm admission) watch(parent context.Context, lost func(cause error, unavailable bool)) (stop, leave func()) {
 	var ctx context.Context
 	var cancel context.CancelFunc
 	switch {
 	case adm.lease != nil:
-		ctx, cancel = adm.lease.Context(context.Background())
+		ctx, cancel = adm.lease.Context(parent)
 	case adm.term != nil:
-		ctx, cancel = adm.term.Context(context.Background())
+		ctx, cancel = adm.term.Context(parent)
 	default:
 		return func() {}, func() {}
 	}

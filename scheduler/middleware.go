@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"slices"
 )
 
 // Middleware wraps a handler: tracing, logging, a limit of the user's own.
@@ -11,8 +12,8 @@ type Middleware func(next Handler) Handler
 
 // chain wraps h so that the first middleware is the outermost.
 func chain(h Handler, ms []Middleware) Handler {
-	for i := len(ms) - 1; i >= 0; i-- {
-		h = ms[i](h)
+	for _, m := range slices.Backward(ms) {
+		h = m(h)
 	}
 	return h
 }

@@ -298,22 +298,26 @@ func TestRetryPanicTimeoutPermanent(t *testing.T) {
 		},
 		"out of attempts": {
 			func(context.Context, *scheduler.Run) error { return boom },
-			[]scheduler.Option{scheduler.Retry(3, time.Second, 10*time.Second)}, outcome{store.StateFailed, 3, "error"},
+			[]scheduler.Option{scheduler.Retry(3, time.Second, 10*time.Second)},
+			outcome{store.StateFailed, 3, "error"},
 		},
 		"permanent": {
 			func(context.Context, *scheduler.Run) error { return scheduler.Permanent(boom) },
-			[]scheduler.Option{scheduler.Retry(3, time.Second, 10*time.Second)}, outcome{store.StateFailed, 1, "permanent"},
+			[]scheduler.Option{scheduler.Retry(3, time.Second, 10*time.Second)},
+			outcome{store.StateFailed, 1, "permanent"},
 		},
 		"panic": {
 			func(context.Context, *scheduler.Run) error { panic("at the disco") }, nil, outcome{store.StateFailed, 1, "panic"},
 		},
 		"timeout": {
 			func(ctx context.Context, _ *scheduler.Run) error { <-ctx.Done(); return ctx.Err() },
-			[]scheduler.Option{scheduler.Timeout(2 * time.Second)}, outcome{store.StateFailed, 1, "timeout"},
+			[]scheduler.Option{scheduler.Timeout(2 * time.Second)},
+			outcome{store.StateFailed, 1, "timeout"},
 		},
 		"deaf to its timeout": {
 			func(context.Context, *scheduler.Run) error { time.Sleep(50 * time.Second); return nil },
-			[]scheduler.Option{scheduler.Timeout(2 * time.Second)}, outcome{store.StateFailed, 1, "abandoned"},
+			[]scheduler.Option{scheduler.Timeout(2 * time.Second)},
+			outcome{store.StateFailed, 1, "abandoned"},
 		},
 	}
 	for name, tc := range cases {

@@ -61,7 +61,7 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 		if done != nil {
 			defer done()
 		}
-		unwatch, leave := adm.watch(a.gateLost)
+		unwatch, leave := adm.watch(context.WithoutCancel(s.alive), a.gateLost)
 		began := time.Now()
 		s.emit(RunStarted{Execution: exec})
 		err := s.call(a)
@@ -127,6 +127,7 @@ func (s *Scheduler) call(a *attempt) error {
 	}
 	s.heart.abandon(1)
 	go func() {
+		//nolint:errcheck // its run is over, whatever it says
 		<-returned
 		s.heart.abandon(-1)
 	}()

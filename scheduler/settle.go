@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"slices"
+
 	"github.com/solotick/solotick/scheduler/cronspec"
 	"github.com/solotick/solotick/store"
 )
@@ -167,7 +169,7 @@ func (b *settlementBuilder) row(tick store.Millis, s store.State, r store.Reason
 // old accounts for ticks beyond the window without looking at each: a job that
 // was away for a year costs as much as one that was away for an hour.
 func (b *settlementBuilder) old(spec *cronspec.Spec, from, to store.Millis, marks []store.Millis) {
-	for _, m := range append(marks[:len(marks):len(marks)], to+1) {
+	for _, m := range append(slices.Clip(marks), to+1) {
 		if m <= from {
 			continue
 		}

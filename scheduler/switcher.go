@@ -232,6 +232,7 @@ func (w *switcher) probe(g Gate) {
 		}
 	case GateLeader:
 		err = w.s.deps.Elector.Err()
+	case GateNone: // has no coordinator
 	}
 	switch {
 	case err == nil:

@@ -114,7 +114,7 @@ func (p plan) tell(n note) {
 	fmt.Println(string(line))
 }
 
-func work(text string) error {
+func work(text string) (err error) {
 	var p plan
 	if err := json.Unmarshal([]byte(text), &p); err != nil {
 		return err
@@ -125,13 +125,13 @@ func work(text string) error {
 	if err != nil {
 		return err
 	}
-	defer sqlitedb.Close(db)
+	defer func() { err = errors.Join(err, sqlitedb.Close(db)) }()
 	lockDB := db
 	if p.LockDB != "" {
 		if lockDB, err = sqlitedb.Open(p.LockDB, nil); err != nil {
 			return err
 		}
-		defer sqlitedb.Close(lockDB)
+		defer func() { err = errors.Join(err, sqlitedb.Close(lockDB)) }()
 	}
 	st, err := gormstore.New(db)
 	if err != nil {
@@ -144,7 +144,7 @@ func work(text string) error {
 	if err != nil {
 		return err
 	}
-	defer locker.Close(context.Background())
+	defer func() { err = errors.Join(err, locker.Close(context.WithoutCancel(ctx))) }()
 	elector, err := leader.FromLocks(locker, locks.Key("e2e", "leader"), leader.Config{Label: p.Name, TTL: p.LockTTL})
 	if err != nil {
 		return err
