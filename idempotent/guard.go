@@ -36,6 +36,8 @@ type Run interface {
 	Settled() bool
 	// Result is kept with the record; nil for none. It is asked after fn.
 	Result() []byte
+	// Mode is the degradation mode the run is made under. It is asked after fn.
+	Mode() store.Mode
 }
 
 // Guard runs effects in the transaction that finishes their run. Make one with
@@ -58,8 +60,9 @@ var retryDelay = backoff.Policy{Base: 5 * time.Millisecond, Max: 250 * time.Mill
 // statement, and commits. A nil error means that both are committed; the handler
 // then has nothing left to do but to return nil.
 //
-// fn's own error is returned as it is, after a rollback, and a panic of fn is
-// passed on after one. Otherwise the error matches ErrFenced (the attempt no
+// fn's own error is returned as it is, after a rollback (one that says that the
+// database takes no writes, such as a full disk, matches store.ErrUnavailable as
+// well), and a panic of fn is passed on after one. Otherwise the error matches ErrFenced (the attempt no
 // longer holds the run), ErrSettled, ctx's error and its cause (it ended before
 // the commit), or store.ErrUnavailable. After ErrUnavailable whether the commit
 // was applied can be unknown, and the error says so; the record knows, and the
@@ -141,12 +144,12 @@ func (g *Guard) try(ctx context.Context, d *sqldialect.Dialect, run Run, ref sto
 	inner := tx.Session(&gorm.Session{NewDB: true, Context: ctx})
 	inner.Statement.ConnPool = held(tx.Statement.ConnPool)
 	if err := fn(inner); err != nil {
-		return false, err
+		return false, refused(d, err)
 	}
 	if err := ended(ctx); err != nil {
 		return false, fmt.Errorf("idempotent: not committed: %w", err)
 	}
-	done := store.Finish{Ref: ref, State: store.StateSucceeded, Result: run.Result()}
+	done := store.Finish{Ref: ref, State: store.StateSucceeded, Mode: run.Mode(), Result: run.Result()}
 	if err := g.store.FinishTx(ctx, tx, done); err != nil {
 		return false, err
 	}
@@ -208,6 +211,17 @@ func unavailable(d *sqldialect.Dialect, err error) error {
 			return fmt.Errorf("%w: %w", store.ErrUnavailable, d.Explain(err))
 		}
 	case sqldialect.Other, sqldialect.Unique, sqldialect.Schema:
+	}
+	return err
+}
+
+// refused is fn's error as it is, but that one of a database which takes no
+// writes matches store.ErrUnavailable too: it is no failure of the job.
+func refused(d *sqldialect.Dialect, err error) error {
+	switch d.Classify(err) {
+	case sqldialect.Full, sqldialect.ReadOnly, sqldialect.Corrupt:
+		return unavailable(d, err)
+	case sqldialect.Other, sqldialect.Busy, sqldialect.Unique, sqldialect.Unavailable, sqldialect.Schema:
 	}
 	return err
 }

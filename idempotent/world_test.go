@@ -33,10 +33,11 @@ type run struct {
 	result  []byte
 }
 
-func (r *run) Ref() store.Ref { return r.exec.Ref() }
-func (r *run) MarkSettled()   { r.settled.Store(true) }
-func (r *run) Settled() bool  { return r.settled.Load() }
-func (r *run) Result() []byte { return r.result }
+func (r *run) Ref() store.Ref   { return r.exec.Ref() }
+func (r *run) MarkSettled()     { r.settled.Store(true) }
+func (r *run) Mode() store.Mode { return store.ModeNone }
+func (r *run) Settled() bool    { return r.settled.Load() }
+func (r *run) Result() []byte   { return r.result }
 
 // effect is what the tests' handlers write.
 type effect struct {

@@ -198,6 +198,11 @@ func (a *attempt) verdict(err error) store.Finish {
 	case cause != nil && !errors.Is(err, ErrAbandoned):
 		// Interrupted: to the record that is as if the owner had died here.
 		a.interrupted(&f)
+	case errors.Is(err, store.ErrUnavailable) && !isPermanent(err):
+		// The record could not take the effect (a full disk, a database gone): that is
+		// no failure of the job, and does not use up its attempts.
+		a.interrupted(&f)
+		f.Delay = a.job.retryDelay(1)
 	case isPermanent(err) || a.Attempt() >= a.job.o.attempts:
 		f.State = store.StateFailed
 	default:
