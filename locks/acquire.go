@@ -20,10 +20,16 @@ import (
 // It costs one request, and none while this process holds the key. An answer that
 // stays away is given up after twice Config.RequestTimeout. It does not queue
 // behind those who wait in [Locker.Acquire].
+//
+// Where ctx carries a lease of the same key from [ContextWith], that is taken once
+// more, without a request; if it was lost the error matches [ErrLost].
 func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...Option) (*Lease, error) {
 	w, err := l.want(ctx, key, opts)
 	if err != nil {
 		return nil, err
+	}
+	if lease, err := l.reenter(ctx, key, w); lease != nil || err != nil {
+		return lease, err
 	}
 	s := l.use(key)
 	defer l.unuse(s)
@@ -35,11 +41,18 @@ func (l *Locker) TryAcquire(ctx context.Context, key string, opts ...Option) (*L
 // the key. A backend that answers nothing for a whole TTL gives [ErrUnavailable].
 //
 // Waiters of one process get the key in order of arrival, and only the first of
-// them asks the backend: when it pushes, and at least every Config.Poll.
+// them asks the backend. Where the backend keeps a line, it stands there, also
+// while this process holds the key, and is given the key when its turn comes.
+// Elsewhere it asks when the backend pushes, and at least every Config.Poll.
+//
+// A ctx from [ContextWith] is honoured as by TryAcquire.
 func (l *Locker) Acquire(ctx context.Context, key string, opts ...Option) (*Lease, error) {
 	w, err := l.want(ctx, key, opts)
 	if err != nil {
 		return nil, err
+	}
+	if lease, err := l.reenter(ctx, key, w); lease != nil || err != nil {
+		return lease, err
 	}
 	s := l.use(key)
 	defer l.unuse(s)
@@ -52,7 +65,11 @@ func (l *Locker) Acquire(ctx context.Context, key string, opts ...Option) (*Leas
 			return nil, err
 		}
 	}
-	lease, err := l.wait(ctx, s, w)
+	wait := l.wait
+	if l.queuer != nil {
+		wait = l.waitInLine
+	}
+	lease, err := wait(ctx, s, w)
 	l.mu.Lock()
 	s.line.leave()
 	l.mu.Unlock()
@@ -75,7 +92,7 @@ func (l *Locker) wait(ctx context.Context, s *slot, w wanted) (*Lease, error) {
 			return lease, nil
 		case errors.As(err, &held):
 			answered, failures = leaseclock.Now(), 0
-			w.answers(nil)
+			w.answered(nil)
 			if l.waker != nil && hint == nil {
 				var stop func()
 				if hint, stop = l.subscribe(ctx, s.key); hint != nil {
@@ -90,7 +107,7 @@ func (l *Locker) wait(ctx context.Context, s *slot, w wanted) (*Lease, error) {
 		case ctx.Err() != nil, !errors.Is(err, ErrUnavailable), answered.Elapsed() >= l.cfg.TTL:
 			return nil, err
 		default:
-			w.answers(err)
+			w.answered(err)
 			pause = backoff.Policy{Base: l.cfg.Poll / 4, Max: l.cfg.Poll}.Delay(failures)
 			failures++
 		}
@@ -167,18 +184,22 @@ func (l *Locker) subscribe(ctx context.Context, key string) (<-chan struct{}, fu
 
 // wanted is a checked acquire.
 type wanted struct {
-	t       timing
-	label   string
-	poll    time.Duration
-	answers func(error)
+	options
+	t timing
+}
+
+func (w wanted) answered(err error) {
+	if w.answers != nil {
+		w.answers(err)
+	}
 }
 
 func (l *Locker) want(ctx context.Context, key string, opts []Option) (wanted, error) {
-	o := options{ttl: l.cfg.TTL, label: l.cfg.Label, poll: l.cfg.Poll, answers: func(error) {}}
+	o := options{ttl: l.cfg.TTL, label: l.cfg.Label, poll: l.cfg.Poll}
 	for _, opt := range opts {
 		opt(&o)
 	}
-	w := wanted{l.cfg.timing(o.ttl), o.label, o.poll, o.answers}
+	w := wanted{o, l.cfg.timing(o.ttl)}
 	if err := checkKey(key, l.limits.MaxKeyBytes); err != nil {
 		return w, err
 	}
@@ -192,6 +213,9 @@ func (l *Locker) want(ctx context.Context, key string, opts []Option) (wanted, e
 	}
 	if o.poll <= 0 {
 		return w, invalid("poll: %v; wait longer than nothing between two looks", o.poll)
+	}
+	if o.onLoss < Abort || o.onLoss > Checkpoint {
+		return w, invalid("loss policy: %d; use Abort, Continue or Checkpoint", int(o.onLoss))
 	}
 	if len(o.label) > MaxLabelBytes {
 		return w, invalid("label: %d bytes; shorten it to %d", len(o.label), MaxLabelBytes)
@@ -255,16 +279,9 @@ func (l *Locker) attempt(ctx context.Context, s *slot, w wanted) (*Lease, error)
 	defer l.done()
 
 	start := time.Now()
-	lease, err := l.ask(ctx, s, w)
-
+	g, err := l.ask(ctx, s, w)
+	lease, err := l.take(s, g, err)
 	l.mu.Lock()
-	if lease != nil && l.closed != nil {
-		l.adopt(s, lease.hold(), lease.t)
-		lease, err = nil, ErrClosed
-	}
-	if lease != nil {
-		l.keep(lease)
-	}
 	if errors.Is(err, ErrUnavailable) && ctx.Err() == nil {
 		// It took the whole time that a request has: the others need not each
 		// find out anew.
@@ -284,7 +301,7 @@ func (l *Locker) observeAttempt(key string, lease *Lease, err error, took time.D
 	var held *HeldError
 	switch {
 	case lease != nil:
-		l.observe(EventAcquired{Key: key, Fence: lease.fence, Took: took})
+		l.observe(EventAcquired{Key: key, Fence: lease.Fence(), Took: took})
 	case errors.As(err, &held):
 		l.observe(EventHeld{Key: key, Holder: held.Holder, Local: held.here, Took: took})
 	case errors.Is(err, ErrUnavailable):
@@ -305,12 +322,39 @@ func (l *Locker) heldHere(s *slot) *HeldError {
 	}}
 }
 
-// keep makes lease the one that this process holds. The caller holds mu.
-func (l *Locker) keep(e *Lease) {
-	e.s.holder = e
-	e.s.refs++
-	e.armGuard()
-	l.schedule(e)
+// take makes g the grant that this process holds, unless the Locker has closed
+// meanwhile. It returns its lease.
+func (l *Locker) take(s *slot, g *grant, err error) (*Lease, error) {
+	if g == nil {
+		return nil, err
+	}
+	var before ending
+	l.mu.Lock()
+	if l.closed != nil {
+		l.adopt(s, g.hold(), g.t)
+		l.mu.Unlock()
+		return nil, ErrClosed
+	}
+	old := s.holder
+	if old != nil && old.err == nil && old.fence > g.fence {
+		l.adopt(s, g.hold(), g.t)
+		l.mu.Unlock()
+		return nil, &UnavailableError{Key: s.key, Op: OpAcquire, Err: errors.New("the answer came after that to a later grant")}
+	}
+	if old != nil {
+		// Granted from the line before this process knew that the old grant is
+		// over: it is being given back, or was thrown out.
+		before = l.lose(old, ReasonNotOurs)
+		l.vacate(old)
+	}
+	s.holder = g
+	s.refs++
+	g.armGuard()
+	l.schedule(g)
+	l.mu.Unlock()
+	before.tell()
+	l.watchLoss(g)
+	return &g.outer, nil
 }
 
 // maxTries bounds how often an acquire of unknown outcome is repeated before it
@@ -319,7 +363,7 @@ const maxTries = 3
 
 // ask sends the request, and again with the same token while the outcome is
 // unknown and there is time.
-func (l *Locker) ask(ctx context.Context, s *slot, w wanted) (*Lease, error) {
+func (l *Locker) ask(ctx context.Context, s *slot, w wanted) (*grant, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.acquiring, func() { cancel(ErrClosed) })()
@@ -340,7 +384,7 @@ func (l *Locker) ask(ctx context.Context, s *slot, w wanted) (*Lease, error) {
 		var held *HeldError
 		switch {
 		case err == nil:
-			return l.accept(s, req, g, sent)
+			return l.accept(s, req, g, w, sent)
 		case errors.As(err, &held):
 			return nil, held
 		case !driver.IsNotApplied(raw):
@@ -375,21 +419,17 @@ func (l *Locker) judge(ctx, call context.Context, req driver.Request, err error)
 	return l.unavailable(ctx, call, OpAcquire, req.Key, err)
 }
 
-// accept makes a lease of the grant, or gives it back if it came too late.
-func (l *Locker) accept(s *slot, req driver.Request, g driver.Grant, sent leaseclock.Instant) (*Lease, error) {
-	t := l.cfg.timing(req.TTL)
-	if g.TTL > 0 {
-		t = l.cfg.timing(g.TTL)
-	}
-	e := l.lease(s, req, g, t, sent)
-	if !e.deadline.Expired() {
-		return e, nil
+// accept takes what was granted, or gives it back if it came too late.
+func (l *Locker) accept(s *slot, req driver.Request, d driver.Grant, w wanted, sent leaseclock.Instant) (*grant, error) {
+	g := l.newGrant(s, req, d, w, sent)
+	if !g.deadline.Expired() {
+		return g, nil
 	}
 	l.mu.Lock()
-	l.adopt(s, e.hold(), t)
+	l.adopt(s, g.hold(), g.t)
 	l.mu.Unlock()
 	return nil, &UnavailableError{
 		Key: req.Key, Op: OpAcquire,
-		Err: fmt.Errorf("the grant came %v after the request, when it had ended already; it is given back", sent.Elapsed().Round(time.Millisecond)),
+		Err: fmt.Errorf("the grant came %v after it began, when it had ended already; it is given back", g.proved.Elapsed().Round(time.Millisecond)),
 	}
 }

@@ -147,7 +147,9 @@ type options struct {
 	ttl     time.Duration
 	label   string
 	poll    time.Duration
-	answers func(error)
+	answers func(error) // nil if nobody wants to know
+	onLoss  LossPolicy
+	fresh   bool // no re-entry
 }
 
 // WithTTL sets the TTL of this lease. Renewal interval, margin and request
@@ -162,7 +164,41 @@ func WithLabel(label string) Option { return func(o *options) { o.label = label 
 func WithPoll(d time.Duration) Option { return func(o *options) { o.poll = d } }
 
 // WithAnswers is told of every look of Acquire that does not win: nil when the
-// backend said that the key is held, the error when it gave no clear answer. Who
-// waits for days learns from it whether the backend is there. It is called from
-// Acquire's goroutine and must return at once.
+// backend said that the key is held, the error when it gave no clear answer. Where
+// the backend keeps a line, it is told nil once for a wait that has lasted for
+// Config.RequestTimeout. Who waits for days learns from it whether the backend is
+// there. It must return at once. It is never called after Acquire has returned.
 func WithAnswers(f func(err error)) Option { return func(o *options) { o.answers = f } }
+
+// LossPolicy is what a loss does to the contexts of a lease. Under every policy
+// [Lease.Err], [Lease.Done] and [Lease.Valid] tell of it, the key is free for
+// others, and the fence is refused where it is checked.
+type LossPolicy int
+
+// The policies for a loss.
+const (
+	// Abort cancels the contexts of the lease, with the loss as their cause.
+	Abort LossPolicy = iota
+	// Continue lets the contexts go on until the release: for work that is better
+	// finished than broken off, and that stands a second holder.
+	Continue
+	// Checkpoint lets the contexts go on, as Continue does, for work that may only
+	// be broken off at certain points, and there asks [Lease.Check].
+	Checkpoint
+)
+
+// String names the policy.
+func (p LossPolicy) String() string {
+	switch p {
+	case Abort:
+		return "abort"
+	case Continue:
+		return "continue"
+	case Checkpoint:
+		return "checkpoint"
+	}
+	return fmt.Sprintf("LossPolicy(%d)", int(p))
+}
+
+// OnLoss sets what a loss does to the contexts of this lease. Default [Abort].
+func OnLoss(p LossPolicy) Option { return func(o *options) { o.onLoss = p } }

@@ -8,7 +8,8 @@ import (
 
 // Do waits for key, runs fn under the lease, and gives the key back when fn has
 // returned, also if it panics. fn's context is a child of ctx that is cancelled,
-// with the cause, when the lease is lost or the Locker closes.
+// with the cause, when the lease is lost (unless [OnLoss] says otherwise) or the
+// Locker closes. It carries the lease only if fn asks for that with [ContextWith].
 //
 // When ctx ends, the lease is renewed until fn has returned, for at most
 // Config.DrainTimeout; nobody else starts before that. The error is that of
@@ -22,7 +23,9 @@ func (l *Locker) Do(ctx context.Context, key string, fn func(ctx context.Context
 	}
 	l.mu.Lock()
 	closing := l.closed != nil
-	lease.inDo = !closing
+	if lease == &lease.g.outer {
+		lease.g.inDo = !closing
+	}
 	l.mu.Unlock()
 	if closing {
 		return errors.Join(ErrClosed, lease.Release(ctx))
@@ -36,7 +39,7 @@ func (l *Locker) do(ctx context.Context, lease *Lease, fn func(context.Context, 
 	undrain := context.AfterFunc(work, func() {
 		limit <- time.AfterFunc(l.cfg.DrainTimeout, func() {
 			l.mu.Lock()
-			n := l.lose(lease, ReasonAbandoned)
+			n := l.lose(lease.g, ReasonAbandoned)
 			l.mu.Unlock()
 			n.tell()
 		})

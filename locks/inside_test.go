@@ -36,7 +36,8 @@ func TestValidKnowsBeforeTheGuardTimer(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.mu.Lock()
-		lease.deadline = leaseclock.NewDeadline(leaseclock.Now().Add(-time.Minute), lease.t.ttl, lease.t.margin)
+		g := lease.g
+		g.deadline = leaseclock.NewDeadline(leaseclock.Now().Add(-time.Minute), g.t.ttl, g.t.margin)
 		l.mu.Unlock()
 		if lease.Valid() {
 			t.Error("valid after the deadline")
@@ -77,8 +78,8 @@ func TestNothingIsKeptOfKeysOutOfUse(t *testing.T) {
 			if err := lease.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if len(l.slots) != 0 || len(l.leases) != 0 || len(l.orphans) != 0 {
-				t.Errorf("%d slots, %d leases, %d orphans left", len(l.slots), len(l.leases), len(l.orphans))
+			if len(l.slots) != 0 || len(l.grants) != 0 || len(l.orphans) != 0 {
+				t.Errorf("%d slots, %d leases, %d orphans left", len(l.slots), len(l.grants), len(l.orphans))
 			}
 		}
 		if err := l.Close(t.Context()); err != nil {

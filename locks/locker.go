@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/solotick/solotick/internal/leaseclock"
 	"github.com/solotick/solotick/locks/driver"
 )
 
@@ -17,8 +16,10 @@ import (
 // the constructor of a backend.
 type Locker struct {
 	d       driver.Driver
-	batch   driver.BatchRenewer // nil where the backend is none; so are the next two
+	batch   driver.BatchRenewer // nil where the backend is none; so are the next four
+	queuer  driver.Queuer
 	waker   driver.Waker
+	watcher driver.LossWatcher
 	inspect driver.Inspector
 	limits  driver.Limits
 	cfg     Config // with defaults
@@ -33,9 +34,11 @@ type Locker struct {
 	// rely on it.
 	mu       sync.Mutex
 	slots    map[string]*slot
-	leases   []*Lease // those to renew
+	grants   []*grant            // those to renew
+	adrift   map[*grant]struct{} // lost ones with contexts that go on
 	renewal  *time.Timer
 	renewAt  time.Time // when renewal fires; zero if stopped
+	watchers []*watcher
 	orphans  []*orphan
 	reaping  bool
 	busy     int           // requests and goroutines under way
@@ -54,11 +57,13 @@ func New(d driver.Driver, cfg Config) (*Locker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Locker{d: d, slots: make(map[string]*slot)}
-	l.batch, _ = d.(driver.BatchRenewer)
-	l.waker, _ = d.(driver.Waker)
-	l.inspect, _ = d.(driver.Inspector)
-	if lim, ok := d.(driver.Limiter); ok {
+	l := &Locker{d: d, slots: make(map[string]*slot), adrift: make(map[*grant]struct{})}
+	l.batch, _ = driver.As[driver.BatchRenewer](d)
+	l.queuer, _ = driver.As[driver.Queuer](d)
+	l.waker, _ = driver.As[driver.Waker](d)
+	l.watcher, _ = driver.As[driver.LossWatcher](d)
+	l.inspect, _ = driver.As[driver.Inspector](d)
+	if lim, ok := driver.As[driver.Limiter](d); ok {
 		l.limits = lim.Limits()
 	}
 	if l.limits.MaxKeyBytes <= 0 {
@@ -165,15 +170,19 @@ func (l *Locker) Close(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), l.cfg.ReleaseTimeout/2)
 		defer cancel()
 	}
-	var idle []*Lease
+	var idle []*grant
 	var tell []context.CancelCauseFunc
-	for _, e := range l.leases {
-		if e.inDo {
-			tell = append(tell, e.cancels()...)
+	for _, g := range l.grants {
+		if g.inDo {
+			tell = append(tell, g.cancels()...)
 		} else {
-			idle = append(idle, e)
+			idle = append(idle, g)
 		}
 	}
+	for g := range l.adrift {
+		tell = append(tell, g.cancels()...)
+	}
+	clear(l.adrift)
 	l.mu.Unlock()
 
 	l.refuse()
@@ -184,10 +193,10 @@ func (l *Locker) Close(ctx context.Context) error {
 	l.awaitSettled(ctx)
 
 	l.mu.Lock()
-	left, orphans := len(l.leases), len(l.orphans)
+	left, orphans := len(l.grants), len(l.orphans)
 	var told []ending
-	for len(l.leases) > 0 {
-		told = append(told, l.lose(l.leases[0], ReasonAbandoned))
+	for len(l.grants) > 0 {
+		told = append(told, l.lose(l.grants[0], ReasonAbandoned))
 	}
 	l.mu.Unlock()
 	for _, t := range told {
@@ -213,22 +222,22 @@ func (l *Locker) Close(ctx context.Context) error {
 	return err
 }
 
-// giveBack releases leases, a few at a time.
-func (l *Locker) giveBack(ctx context.Context, leases []*Lease) {
+// giveBack releases grants, a few at a time.
+func (l *Locker) giveBack(ctx context.Context, grants []*grant) {
 	var wg sync.WaitGroup
-	next := make(chan *Lease)
-	for range min(maxParallel, len(leases)) {
+	next := make(chan *grant)
+	for range min(maxParallel, len(grants)) {
 		wg.Go(func() {
-			for e := range next {
-				_ = e.Release(ctx) // an unknown outcome is an orphan now, and counted
+			for g := range next {
+				_ = l.giveUp(ctx, g) // an unknown outcome is an orphan now, and counted
 			}
 		})
 	}
-	for _, e := range leases {
+	for _, g := range grants {
 		if ctx.Err() != nil {
 			break
 		}
-		next <- e
+		next <- g
 	}
 	close(next)
 	wg.Wait()
@@ -253,7 +262,7 @@ func (l *Locker) awaitSettled(ctx context.Context) {
 
 // checkSettled tells Close when nothing is left. The caller holds mu.
 func (l *Locker) checkSettled() {
-	if l.settled != nil && l.busy == 0 && len(l.leases) == 0 {
+	if l.settled != nil && l.busy == 0 && len(l.grants) == 0 {
 		close(l.settled)
 		l.settled = nil
 	}
@@ -286,13 +295,4 @@ func (l *Locker) unavailable(ctx, call context.Context, op Op, key string, err e
 		err = fmt.Errorf("no answer in time (%v)", err)
 	}
 	return &UnavailableError{Key: key, Op: op, Err: err}
-}
-
-// lease makes a Lease of a grant that was asked for at sent.
-func (l *Locker) lease(s *slot, req driver.Request, g driver.Grant, t timing, sent leaseclock.Instant) *Lease {
-	return &Lease{
-		l: l, s: s, req: req, fence: g.Fence, t: t,
-		deadline: leaseclock.NewDeadline(sent, t.ttl, t.margin),
-		due:      sent.Time().Add(spread(t.interval)),
-	}
 }

@@ -2,6 +2,8 @@ package locks
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -19,48 +21,87 @@ import (
 // *[ReleaseError]. A lease that was lost may be released too: that costs one
 // request, and frees the key if the backend still thought it ours. Calling Release
 // again sends nothing and returns the same answer.
+//
+// Where a key was taken again through its context ([ContextWith]), Release ends one
+// level and the last level gives the key back. A level that is not the last sends
+// nothing; its error is nil, or the *[LostError] of the lease. Only once can a level
+// of re-entry be released: again is refused with [ErrReleased].
 func (e *Lease) Release(ctx context.Context) error {
-	l := e.l
+	g, l := e.g, e.g.l
+	l.mu.Lock()
+	switch {
+	case e.gone && e != &g.outer:
+		l.mu.Unlock()
+		return fmt.Errorf("locks: release %q (fence %d): this level of re-entry: %w", g.req.Key, g.fence, ErrReleased)
+	case e.gone && g.open > 0:
+		l.mu.Unlock()
+		return nil
+	case e.gone:
+		l.mu.Unlock()
+		return l.giveUp(ctx, g)
+	}
+	e.gone = true
+	g.open--
+	if i := slices.Index(g.inner, e); i >= 0 {
+		g.inner = slices.Delete(g.inner, i, i+1)
+	}
+	if g.open == 0 {
+		g.outer.contexts = append(g.outer.contexts, e.contexts...) // end with the grant
+		l.mu.Unlock()
+		return l.giveUp(ctx, g)
+	}
+	e.mark(ErrReleased)
+	err, cancels := e.err, e.cancels()
+	l.mu.Unlock()
+	for _, cancel := range cancels {
+		cancel(err)
+	}
+	if errors.Is(err, ErrLost) {
+		return err
+	}
+	return nil
+}
+
+// giveUp gives the key back, whatever levels there are.
+func (l *Locker) giveUp(ctx context.Context, g *grant) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.cfg.ReleaseTimeout)
 	defer cancel()
 
 	l.mu.Lock()
-	if released := e.released; released != nil {
+	if released := g.released; released != nil {
 		l.mu.Unlock()
 		<-released // bounded: it has a timeout of its own
-		return e.releaseErr
+		return g.releaseErr
 	}
-	e.released = make(chan struct{})
-	lost := e.err
-	n := l.end(e, ErrReleased)
-	var idle chan struct{}
-	if e.renewing {
-		e.idle = make(chan struct{})
-		idle = e.idle
-	}
+	g.released = make(chan struct{})
+	lost := g.err
+	n := l.end(g, ErrReleased)
+	n.err, n.cancels = g.err, g.cancels()
+	delete(l.adrift, g)
+	idle := g.whenIdle()
 	l.busy++
 	l.mu.Unlock()
 	defer l.done()
 	n.tell()
 
 	start := time.Now()
-	out, err := l.sendRelease(ctx, e, lost, idle)
+	out, err := l.sendRelease(ctx, g, lost, idle)
 	if err != nil || out != driver.ReleasedOK {
-		e.releaseErr = &ReleaseError{Key: e.req.Key, Fence: e.fence, Outcome: out, Err: err}
+		g.releaseErr = &ReleaseError{Key: g.req.Key, Fence: g.fence, Outcome: out, Err: err}
 	}
 	l.mu.Lock()
 	if out == 0 && !isNotOurs(lost) {
-		l.adopt(e.s, e.hold(), e.t)
+		l.adopt(g.s, g.hold(), g.t)
 	}
-	l.vacate(e)
+	l.vacate(g)
 	l.mu.Unlock()
-	close(e.released)
-	l.observe(EventReleased{Key: e.req.Key, Fence: e.fence, Outcome: out, Took: time.Since(start)})
-	return e.releaseErr
+	close(g.released)
+	l.observe(EventReleased{Key: g.req.Key, Fence: g.fence, Outcome: out, Took: time.Since(start)})
+	return g.releaseErr
 }
 
 // sendRelease returns the outcome, or 0 and why it is unknown.
-func (l *Locker) sendRelease(ctx context.Context, e *Lease, lost error, idle <-chan struct{}) (driver.Released, error) {
+func (l *Locker) sendRelease(ctx context.Context, g *grant, lost error, idle <-chan struct{}) (driver.Released, error) {
 	if l.working.Err() != nil {
 		return 0, ErrClosed
 	}
@@ -68,18 +109,18 @@ func (l *Locker) sendRelease(ctx context.Context, e *Lease, lost error, idle <-c
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			return 0, &UnavailableError{Key: e.req.Key, Op: OpRenew, Err: context.Cause(ctx)}
+			return 0, &UnavailableError{Key: g.req.Key, Op: OpRenew, Err: context.Cause(ctx)}
 		}
 	}
 	l.mu.Lock()
-	held := lost == nil && time.Now().Before(e.deadline.Time())
+	held := lost == nil && time.Now().Before(g.deadline.Time())
 	l.mu.Unlock()
-	timeout := min(e.t.request, l.cfg.ReleaseTimeout/2)
+	timeout := min(g.t.request, l.cfg.ReleaseTimeout/2)
 	retry := backoff.Policy{Base: timeout / 20, Max: timeout}
 	applied := false
 	for try := 0; ; try++ {
 		call, cancel := context.WithTimeout(ctx, timeout)
-		out, err := l.d.Release(call, e.hold())
+		out, err := l.d.Release(call, g.hold())
 		cancel()
 		if err == nil {
 			if applied && held {
@@ -89,7 +130,7 @@ func (l *Locker) sendRelease(ctx context.Context, e *Lease, lost error, idle <-c
 			}
 			return out, nil
 		}
-		l.observe(EventUnknown{Key: e.req.Key, Op: OpRelease, Err: err})
+		l.observe(EventUnknown{Key: g.req.Key, Op: OpRelease, Err: err})
 		applied = applied || !driver.IsNotApplied(err)
 		if lost != nil || backoff.Wait(ctx, retry.Delay(try)) != nil {
 			return 0, err

@@ -24,20 +24,20 @@ import (
 func spread(interval time.Duration) time.Duration { return backoff.Jitter(interval, renewJitter) }
 
 // schedule adds a lease to those to renew. The caller holds mu.
-func (l *Locker) schedule(e *Lease) {
-	e.index = len(l.leases)
-	l.leases = append(l.leases, e)
-	l.fireAt(e.due)
+func (l *Locker) schedule(g *grant) {
+	g.index = len(l.grants)
+	l.grants = append(l.grants, g)
+	l.fireAt(g.due)
 }
 
 // unschedule takes a lease out. The caller holds mu.
-func (l *Locker) unschedule(e *Lease) {
-	last := len(l.leases) - 1
-	moved := l.leases[last]
-	l.leases[e.index], l.leases[last] = moved, nil
-	moved.index = e.index
-	l.leases = l.leases[:last]
-	e.index = -1
+func (l *Locker) unschedule(g *grant) {
+	last := len(l.grants) - 1
+	moved := l.grants[last]
+	l.grants[g.index], l.grants[last] = moved, nil
+	moved.index = g.index
+	l.grants = l.grants[:last]
+	g.index = -1
 	if last == 0 && l.renewal != nil {
 		l.renewal.Stop()
 		l.renewAt = time.Time{}
@@ -60,10 +60,10 @@ func (l *Locker) fireAt(t time.Time) {
 // plan sets the timer for the first lease that is due. The caller holds mu.
 func (l *Locker) plan() {
 	l.renewAt = time.Time{}
-	var first *Lease
-	for _, e := range l.leases {
-		if !e.renewing && (first == nil || e.due.Before(first.due)) {
-			first = e
+	var first *grant
+	for _, g := range l.grants {
+		if !g.renewing && (first == nil || g.due.Before(first.due)) {
+			first = g
 		}
 	}
 	if first != nil {
@@ -74,24 +74,24 @@ func (l *Locker) plan() {
 // round renews what is due.
 func (l *Locker) round() {
 	now := leaseclock.Now()
-	groups := make(map[int][]*Lease)
+	groups := make(map[int][]*grant)
 	var lost []ending
 	l.mu.Lock()
-	for i := len(l.leases) - 1; i >= 0; i-- { // backwards: lose moves the last one
-		e := l.leases[i]
-		if e.renewing || e.due.Sub(now.Time()) > e.t.interval/2 {
+	for i := len(l.grants) - 1; i >= 0; i-- { // backwards: lose moves the last one
+		g := l.grants[i]
+		if g.renewing || g.due.Sub(now.Time()) > g.t.interval/2 {
 			continue
 		}
-		left := e.deadline.At(now)
+		left := g.deadline.At(now)
 		if left <= 0 {
-			lost = append(lost, l.lose(e, ReasonUnavailable))
+			lost = append(lost, l.lose(g, ReasonUnavailable))
 			continue
 		}
-		e.renewing = true
+		g.renewing = true
 		// One that is close to its end has a short timeout, and must not cut
 		// short the request of the others.
-		class := bits.Len64(uint64(e.timeout(left)))
-		groups[class] = append(groups[class], e)
+		class := bits.Len64(uint64(g.timeout(left)))
+		groups[class] = append(groups[class], g)
 	}
 	l.plan()
 	l.busy += len(groups)
@@ -110,9 +110,9 @@ func (l *Locker) round() {
 
 // timeout is that of one renewal when left is the rest of the lease: the lease
 // then still has room for another try.
-func (e *Lease) timeout(left time.Duration) time.Duration { return min(e.t.request, left/2) }
+func (g *grant) timeout(left time.Duration) time.Duration { return min(g.t.request, left/2) }
 
-func (l *Locker) renew(group []*Lease) {
+func (l *Locker) renew(group []*grant) {
 	if l.batch == nil && len(group) > 1 {
 		l.renewEach(group)
 		return
@@ -122,58 +122,60 @@ func (l *Locker) renew(group []*Lease) {
 	call, cancel := context.WithTimeout(l.working, timeout)
 	defer cancel()
 	var errs []error
+	from := sent
 	if l.batch != nil {
 		errs = l.batch.RenewBatch(call, holds)
 	} else {
-		_, err := l.d.Renew(call, holds[0])
-		errs = []error{err}
+		d, err := l.d.Renew(call, holds[0])
+		from, errs = begun(d, sent), []error{err}
 	}
 	if len(errs) != len(holds) {
 		err := fmt.Errorf("locks: the driver answered %d of %d renewals", len(errs), len(holds))
 		errs = slices.Repeat([]error{err}, len(holds))
 	}
-	l.renewed(group, errs, sent)
+	l.renewed(group, errs, sent, from)
 }
 
 // renewEach renews a group on a backend that takes one at a time, those that end
 // first first.
-func (l *Locker) renewEach(group []*Lease) {
+func (l *Locker) renewEach(group []*grant) {
 	now := leaseclock.Now()
 	l.mu.Lock()
-	slices.SortFunc(group, func(a, b *Lease) int { return cmp.Compare(a.deadline.At(now), b.deadline.At(now)) })
+	slices.SortFunc(group, func(a, b *grant) int { return cmp.Compare(a.deadline.At(now), b.deadline.At(now)) })
 	l.mu.Unlock()
-	next := make(chan *Lease)
+	next := make(chan *grant)
 	var wg sync.WaitGroup
 	for range min(maxParallel, len(group)) {
 		wg.Go(func() {
-			for e := range next {
-				l.renew([]*Lease{e})
+			for g := range next {
+				l.renew([]*grant{g})
 			}
 		})
 	}
-	for _, e := range group {
-		next <- e
+	for _, g := range group {
+		next <- g
 	}
 	close(next)
 	wg.Wait()
 }
 
 // holds is what to send for a group, and for how long to wait.
-func (l *Locker) holds(group []*Lease, now leaseclock.Instant) (timeout time.Duration, holds []driver.Hold) {
+func (l *Locker) holds(group []*grant, now leaseclock.Instant) (timeout time.Duration, holds []driver.Hold) {
 	holds = make([]driver.Hold, len(group))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, e := range group {
-		holds[i] = e.hold()
-		if t := e.timeout(e.deadline.At(now)); i == 0 || t < timeout {
+	for i, g := range group {
+		holds[i] = g.hold()
+		if t := g.timeout(g.deadline.At(now)); i == 0 || t < timeout {
 			timeout = t
 		}
 	}
 	return timeout, holds
 }
 
-// renewed takes the answers to the renewals that were sent at sent.
-func (l *Locker) renewed(group []*Lease, errs []error, sent leaseclock.Instant) {
+// renewed takes the answers to the renewals that were sent at sent, whose TTLs run
+// from from on.
+func (l *Locker) renewed(group []*grant, errs []error, sent, from leaseclock.Instant) {
 	now := leaseclock.Now()
 	var events []Event
 	var lost []ending
@@ -183,49 +185,50 @@ func (l *Locker) renewed(group []*Lease, errs []error, sent leaseclock.Instant) 
 
 	l.mu.Lock()
 	failures := 0
-	for i, e := range group {
+	for i, g := range group {
 		if errs[i] != nil && !errors.Is(errs[i], driver.ErrNotOurs) {
-			e.failures++
-			failures = max(failures, e.failures)
+			g.failures++
+			failures = max(failures, g.failures)
 		}
 	}
 	retry := backoff.Policy{Base: time.Second / 4, Max: time.Second}.Delay(failures - 1)
-	for i, e := range group {
-		e.renewing = false
-		if e.idle != nil {
-			close(e.idle)
-			e.idle = nil
+	for i, g := range group {
+		g.renewing = false
+		if g.idle != nil {
+			close(g.idle)
+			g.idle = nil
 		}
 		err := errs[i]
 		if err == nil {
 			ok++
 		}
-		if e.err != nil {
+		if g.err != nil {
 			continue // it ended meanwhile: an answer that comes late revives nothing
 		}
-		left := e.deadline.At(now)
+		left := g.deadline.At(now)
 		switch {
 		case err == nil && left > 0:
-			e.failures, e.renewErr = 0, nil
-			e.deadline = leaseclock.NewDeadline(sent, e.t.ttl, e.t.margin)
-			if e.guard != nil {
-				e.guard.Reset(time.Until(e.deadline.Time()))
+			g.failures, g.renewErr = 0, nil
+			g.proved = sent
+			g.deadline = leaseclock.NewDeadline(from, g.t.ttl, g.t.margin)
+			if g.guard != nil {
+				g.guard.Reset(time.Until(g.deadline.Time()))
 			}
-			e.due = sent.Time().Add(scale(e.t.interval, next))
+			g.due = sent.Time().Add(scale(g.t.interval, next))
 		case errors.Is(err, driver.ErrNotOurs):
-			e.renewErr = err
-			lost = append(lost, l.lose(e, ReasonNotOurs))
+			g.renewErr = err
+			lost = append(lost, l.lose(g, ReasonNotOurs))
 		case left <= 0:
-			lost = append(lost, l.lose(e, ReasonUnavailable))
+			lost = append(lost, l.lose(g, ReasonUnavailable))
 		default:
-			e.renewErr = err
-			pause := min(scale(e.t.interval, retry), left/3)
+			g.renewErr = err
+			pause := min(scale(g.t.interval, retry), left/3)
 			if mutation.On("renewal-stops-on-error") {
 				pause = 1000 * time.Hour
 			}
-			e.due = now.Time().Add(max(pause, e.t.ttl/200))
+			g.due = now.Time().Add(max(pause, g.t.ttl/200))
 			if l.cfg.Observer != nil {
-				events = append(events, EventUnknown{Key: e.req.Key, Op: OpRenew, Err: err})
+				events = append(events, EventUnknown{Key: g.req.Key, Op: OpRenew, Err: err})
 			}
 		}
 	}

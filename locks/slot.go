@@ -5,7 +5,7 @@ package locks
 type slot struct {
 	key     string
 	refs    int
-	holder  *Lease        // the lease held by this process
+	holder  *grant        // the grant held by this process
 	freed   chan struct{} // closed when holder goes; nil if nobody waits for that
 	line    turn          // those who wait for the key; the first of them asks
 	call    turn          // those who ask the backend
@@ -39,9 +39,9 @@ func (l *Locker) unuse(s *slot) {
 }
 
 // vacate lets the next one of this process have the key. The caller holds mu.
-func (l *Locker) vacate(e *Lease) {
-	s := e.s
-	if s.holder != e {
+func (l *Locker) vacate(g *grant) {
+	s := g.s
+	if s.holder != g {
 		return
 	}
 	s.holder = nil

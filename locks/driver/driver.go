@@ -3,10 +3,10 @@
 //
 // A backend implements [Driver], three methods, and whatever optional interface
 // it can serve: [BatchRenewer], [Queuer], [Waker], [LossWatcher], [Inspector],
-// [Limiter], io.Closer. The
-// portable lock looks for them once, at construction. Everything that is the
-// same on every backend (renewal, loss, deadlines, waiting, the queue inside a
-// process, error wrapping) lives in package locks and is not a driver's job.
+// [Limiter], io.Closer. The portable lock looks for them once, at construction,
+// with [As]. Everything that is the same on every backend (renewal, loss,
+// deadlines, waiting, the queue inside a process, error wrapping) lives in package
+// locks and is not a driver's job.
 //
 // What a driver must guarantee:
 //   - Mutual exclusion: while a grant's TTL runs, by the backend's own clock,
@@ -81,6 +81,24 @@ type Inspector interface {
 	ForceRelease(ctx context.Context, key string) (Released, error)
 }
 
+// Partial is a driver with methods that it may not be able to serve: a wrapper
+// around any driver, or a driver of which an option turns something off.
+type Partial interface {
+	// Serves reports whether the optional interface that iface points to, such as
+	// (*Queuer)(nil), may be used.
+	Serves(iface any) bool
+}
+
+// As returns d as the optional interface T, if it has and serves it.
+func As[T any](d Driver) (T, bool) {
+	if p, ok := d.(Partial); ok && !p.Serves((*T)(nil)) {
+		var none T
+		return none, false
+	}
+	t, ok := d.(T)
+	return t, ok
+}
+
 // Limiter declares what a backend cannot do, so that it is refused at
 // construction or before a request is sent.
 type Limiter interface {
@@ -123,7 +141,13 @@ type Queuer interface {
 	// are those of Acquire, but for HeldError, and that ctx's error is returned as it
 	// is. Whatever the reason, a call that fails leaves the line, with a time limit
 	// of its own, or returns an error that is not marked NotApplied, so that the
-	// caller settles it by a Release with Fence 0.
+	// caller settles it by a Release with Fence 0. To have left for certain is
+	// NotApplied(ctx.Err()), which spares that request and tells the caller that the
+	// backend answers.
+	//
+	// The call may last for days, and the caller cannot tell a long line from a
+	// silent backend: the driver must, within a few seconds, and return an error. A
+	// grant that was waited for sets Grant.From.
 	AcquireQueued(ctx context.Context, r Request) (Grant, error)
 }
 
@@ -160,6 +184,7 @@ type Holder struct {
 	Fence     int64
 	Since     time.Time     // by the backend's clock; zero if not known
 	Remaining time.Duration // zero if not known
+	Waiters   int           // those in line at the backend; zero also if not known
 }
 
 // Released is the answer to a release.

@@ -1,0 +1,95 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/leaseclock"
+	"github.com/solotick/solotick/locks/driver"
+)
+
+// waitInLine waits in the backend's own line, as the first of this process.
+func (l *Locker) waitInLine(ctx context.Context, s *slot, w wanted) (*Lease, error) {
+	var silent leaseclock.Instant // when the backend's silence began
+	for failures := 0; ; failures++ {
+		began := leaseclock.Now()
+		l.mu.Lock()
+		l.busy++
+		l.mu.Unlock()
+		g, err := l.askInLine(ctx, s, w)
+		lease, err := l.take(s, g, err)
+		l.done()
+		l.observeAttempt(s.key, lease, err, began.Elapsed())
+		if began.Elapsed() > 2*w.t.request {
+			failures, silent = 0, leaseclock.Now() // it stood in line before it failed
+		} else if failures == 0 {
+			silent = began
+		}
+		if err == nil || ctx.Err() != nil || !errors.Is(err, ErrUnavailable) || silent.Elapsed() >= l.cfg.TTL {
+			return lease, err
+		}
+		w.answered(err)
+		pause := backoff.Policy{Base: l.cfg.Poll / 4, Max: l.cfg.Poll}.Delay(failures)
+		switch ended := l.pause(ctx, s, pause, nil, false); {
+		case ended == nil:
+		case errors.Is(ended, context.DeadlineExceeded):
+			return nil, &UnavailableError{Key: s.key, Op: OpAcquire, Err: errors.Join(ended, err)}
+		case errors.Is(ended, ErrClosed):
+			return nil, ended
+		default:
+			return nil, waitError(ctx, s.key, nil)
+		}
+	}
+}
+
+// askInLine sends one request that waits in line.
+func (l *Locker) askInLine(ctx context.Context, s *slot, w wanted) (*grant, error) {
+	call, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.acquiring, func() { cancel(ErrClosed) })()
+
+	if err := l.settle(call, s); err != nil {
+		return nil, err
+	}
+	if w.answers != nil {
+		told := make(chan struct{})
+		t := time.AfterFunc(w.t.request, func() { defer close(told); w.answers(nil) })
+		defer func() {
+			if !t.Stop() {
+				<-told
+			}
+		}()
+	}
+	req := driver.Request{Key: s.key, Token: driver.NewToken(), TTL: w.t.ttl, Label: w.label}
+	sent := leaseclock.Now()
+	d, err := l.queuer.AcquireQueued(call, req)
+	if err == nil {
+		return l.accept(s, req, d, w, sent)
+	}
+	if !driver.IsNotApplied(err) {
+		l.mu.Lock()
+		l.adopt(s, driver.Hold{Request: req}, w.t)
+		l.mu.Unlock()
+	}
+	switch {
+	case call.Err() == nil:
+		if !driver.IsNotApplied(err) {
+			l.observe(EventUnknown{Key: s.key, Op: OpAcquire, Err: err})
+		}
+		return nil, l.unavailable(ctx, call, OpAcquire, s.key, err)
+	case ctx.Err() == nil:
+		return nil, ErrClosed
+	case driver.IsNotApplied(err), sent.Elapsed() > w.t.request:
+		// The backend answers, and had not granted the key.
+		l.mu.Lock()
+		held := l.heldHere(s)
+		l.mu.Unlock()
+		if held == nil {
+			held = &HeldError{Holder: Holder{Key: s.key}}
+		}
+		return nil, waitError(ctx, s.key, held)
+	}
+	return nil, l.unavailable(ctx, call, OpAcquire, s.key, err)
+}
