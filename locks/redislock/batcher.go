@@ -1,0 +1,293 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/solotick/solotick/locks/driver"
+)
+
+const (
+	// maxLanes bounds the pipelines under way. A second one is opened only where
+	// the first has not come back within stall, as on a silent connection.
+	maxLanes = 8
+	stall    = 25 * time.Millisecond
+	// maxBatch bounds the commands of one pipeline.
+	maxBatch = 4096
+	// unbounded is the time limit of a request whose caller has none.
+	unbounded = 5 * time.Second
+	// closeGrace bounds how long closing waits for pipelines under way.
+	closeGrace = time.Second
+)
+
+// command is a script to run. Its answer is in val and err.
+type command struct {
+	script *script
+	keys   []string
+	args   []any
+	val    any
+	err    error
+}
+
+// batcher runs commands in pipelines: what comes while one is under way goes
+// together into the next. It has goroutines only while there is something to do.
+type batcher struct {
+	rdb   redis.UniversalClient
+	ctx   context.Context // ends with stop
+	stop  context.CancelFunc
+	lanes sync.WaitGroup
+
+	mu      sync.Mutex
+	queue   []*call
+	running int
+	watch   *time.Timer // opens another lane when the running ones stall
+	watched bool
+	closed  bool
+}
+
+type call struct {
+	ctx      context.Context
+	commands []*command
+	answered chan struct{}
+	sent     bool // guarded by batcher.mu
+}
+
+func newBatcher(rdb redis.UniversalClient) *batcher {
+	b := &batcher{rdb: rdb}
+	b.ctx, b.stop = context.WithCancel(context.Background())
+	return b
+}
+
+// run has the commands answered, all in one pipeline. Its own error means that
+// there are no answers: marked not applied where nothing was sent.
+func (b *batcher) run(ctx context.Context, commands ...*command) error {
+	if ctx.Err() != nil {
+		return driver.NotApplied(context.Cause(ctx))
+	}
+	c := &call{ctx: ctx, commands: commands, answered: make(chan struct{})}
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return driver.NotApplied(errClosed)
+	}
+	b.queue = append(b.queue, c)
+	if b.running == 0 {
+		b.open()
+	} else if !b.watched {
+		b.watched = true
+		if b.watch == nil {
+			b.watch = time.AfterFunc(stall, b.stalled)
+		} else {
+			b.watch.Reset(stall)
+		}
+	}
+	b.mu.Unlock()
+	select {
+	case <-c.answered:
+		return nil
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !c.sent {
+		return driver.NotApplied(context.Cause(ctx)) // the lane will skip it
+	}
+	return context.Cause(ctx)
+}
+
+var errClosed = errors.New("the driver is closed")
+
+// open starts a lane. The caller holds mu.
+func (b *batcher) open() {
+	b.running++
+	b.lanes.Go(b.lane)
+}
+
+// stalled opens a lane if what waited when the watch was set may still do so.
+func (b *batcher) stalled() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.watched = false
+	if len(b.queue) > 0 && b.running < maxLanes && !b.closed {
+		b.open()
+		b.watched = true
+		b.watch.Reset(stall)
+	}
+}
+
+// lane sends batches until nothing waits.
+func (b *batcher) lane() {
+	for {
+		b.mu.Lock()
+		batch, n := b.take()
+		if len(batch) == 0 {
+			b.running--
+			b.mu.Unlock()
+			return
+		}
+		b.mu.Unlock()
+		b.send(batch, n)
+		for _, c := range batch {
+			close(c.answered)
+		}
+	}
+}
+
+// take takes what one pipeline carries out of the queue. The caller holds mu.
+func (b *batcher) take() (batch []*call, n int) {
+	for i, c := range b.queue {
+		if n > 0 && n+len(c.commands) > maxBatch {
+			b.queue = b.queue[i:]
+			return batch, n
+		}
+		if c.ctx.Err() == nil {
+			c.sent = true
+			batch = append(batch, c)
+			n += len(c.commands)
+		}
+	}
+	b.queue = nil
+	return batch, n
+}
+
+func (b *batcher) send(batch []*call, n int) {
+	var latest time.Time
+	commands := make([]*command, 0, n)
+	for _, c := range batch {
+		commands = append(commands, c.commands...)
+		end, ok := c.ctx.Deadline()
+		if !ok {
+			end = time.Now().Add(unbounded)
+		}
+		if end.After(latest) {
+			latest = end
+		}
+	}
+	ctx, cancel := context.WithDeadline(b.ctx, latest)
+	defer cancel()
+	b.exec(ctx, commands, false)
+	// A server that was restarted knows no scripts, and did nothing.
+	var unknown []*command
+	for _, c := range commands {
+		if redis.HasErrorPrefix(c.err, "NOSCRIPT") {
+			unknown = append(unknown, c)
+		}
+	}
+	if len(unknown) > 0 {
+		b.exec(ctx, unknown, true)
+	}
+}
+
+// exec sends commands, with the text of the scripts or by their names.
+func (b *batcher) exec(ctx context.Context, commands []*command, text bool) {
+	sent := make([]*redis.Cmd, len(commands))
+	for i, c := range commands {
+		sent[i] = c.cmd(ctx, text)
+	}
+	if len(sent) == 1 {
+		_ = b.rdb.Process(ctx, sent[0]) // the command has the error
+	} else {
+		pipe := b.rdb.Pipeline()
+		for _, cmd := range sent {
+			_ = pipe.Process(ctx, cmd)
+		}
+		_, _ = pipe.Exec(ctx)
+	}
+	for i, c := range commands {
+		c.val, c.err = sent[i].Result()
+	}
+}
+
+func (c *command) cmd(ctx context.Context, text bool) *redis.Cmd {
+	args := make([]any, 0, 3+len(c.keys)+len(c.args))
+	if text {
+		args = append(args, "eval", c.script.text)
+	} else {
+		args = append(args, "evalsha", c.script.sha)
+	}
+	args = append(args, len(c.keys))
+	for _, k := range c.keys {
+		args = append(args, k)
+	}
+	cmd := redis.NewCmd(ctx, append(args, c.args...)...)
+	cmd.SetFirstKeyPos(3)
+	return cmd
+}
+
+// close refuses new commands and waits a moment for those under way. What the
+// client still waits for ends with the client's own time limits.
+func (b *batcher) close() {
+	b.mu.Lock()
+	b.closed = true
+	if b.watch != nil {
+		b.watch.Stop()
+	}
+	b.mu.Unlock()
+	b.stop()
+	done := make(chan struct{})
+	go func() {
+		b.lanes.Wait()
+		close(done)
+	}()
+	t := time.NewTimer(closeGrace)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
+}
+
+// one runs a script and returns its answer.
+func (b *batcher) one(ctx context.Context, s *script, keys []string, args ...any) (any, error) {
+	c := &command{script: s, keys: keys, args: args}
+	if err := b.run(ctx, c); err != nil {
+		return nil, explain(s.name, err)
+	}
+	return c.val, explain(s.name, c.err)
+}
+
+// explain says what failed, and marks what is known not to have been applied.
+func explain(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	known := driver.IsNotApplied(err) || refused(err)
+	err = fmt.Errorf("redislock: %s: %w", what, err)
+	if known {
+		return driver.NotApplied(err)
+	}
+	return err
+}
+
+// refusals are the beginnings of the errors by which Redis refuses a command
+// before it has done anything.
+var refusals = []string{
+	"NOAUTH", "WRONGPASS", "NOPERM", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "MISCONF", "BUSY", "TRYAGAIN", "CROSSSLOT", "NOSCRIPT",
+	"ERR max number of clients",
+}
+
+// refused reports whether the request was not carried out. An error from inside a
+// script says nothing of what the script did before.
+func refused(err error) bool {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) {
+		return true
+	}
+	text := err.Error()
+	if strings.Contains(text, "script") && !strings.HasPrefix(text, "NOSCRIPT") {
+		return false
+	}
+	for _, prefix := range refusals {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
+		}
+	}
+	return false
+}

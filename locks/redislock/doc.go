@@ -1,0 +1,72 @@
+// Package redislock is a lock backend in Redis (6.0 or later): one server, a master
+// that Sentinel names, or a cluster.
+//
+// Guarantees, as long as the server that answers has the records: those of package
+// driver. An acquire is one script and one round trip, and so are a release and the
+// answer that a key is held, which tells by whom and for how long. All leases of a
+// process are renewed by one pipeline (in a cluster by one for each node). Requests
+// of one process that come together share a pipeline. Every script may be repeated,
+// by us or by the client; a server that has forgotten the scripts is told them
+// again. The server counts the TTL; the client's clock is not used.
+//
+// The fence is the greater of the last one plus 1 and the server's time in
+// microseconds, so that it grows over FLUSHALL, a restart without a disk and a
+// failover, provided that the clock of the new server is not behind by more than
+// the time the failover took.
+//
+// With [Fair], waiters stand in a line in Redis, and the script that frees the key
+// grants it to the first and pushes that to him over the one subscription of his
+// process. A waiter whose process has gone is passed over: on one server because
+// nobody listens on its channel, in a cluster because it has shown no sign of life
+// for 50 s. The TTL of a pushed grant is counted from the waiter's last sign of
+// life; where that is older than half a TTL, the waiter confirms the grant first,
+// which is one more round trip. 64 waiters in as many processes send about three
+// requests a second while they wait.
+//
+// Not guaranteed: that a grant survives a failover. Replication is asynchronous:
+// a new master may not know the last grants, and then two hold a key until the old
+// holder's next renewal, which tells it. [WithReplicas] and the server's setting
+// min-replicas-to-write make that less likely, no more. A single server without
+// appendfsync always forgets in a crash what it had not written. What must not
+// happen twice needs the fence checked where the effect is, or a unique record in a
+// database; see package redlock for independent servers.
+//
+// The eviction policy must be noeviction: other policies delete locks under memory
+// pressure. This is looked up beside the first request, and warned about.
+//
+// # What happens when
+//
+//	server down, or refuses           acquire: unavailable at once or within two request timeouts; holder: told at valid-until, before the TTL ends
+//	server slow                       the same; a reply that comes after the lease's end is given back
+//	connection silent                 the same; other connections go on
+//	server restarts, data kept        leases go on with the next renewal
+//	server restarts empty, FLUSHALL   holder: told at its next renewal (TTL/3); until then another may have got the key, with a higher fence
+//	failover                          as restarts empty for what was not replicated, as data kept for the rest
+//	partition                         holder on the far side: told at valid-until; an old master may grant keys until Sentinel or the cluster stops it
+//	holder paused beyond its TTL      told at once when it wakes; its fence is lower than the next holder's
+//	holder killed                     key free after the TTL
+//	key deleted, force release        holder: told at its next renewal
+//	memory full (noeviction)          acquire and renewal unavailable; holder told at valid-until
+//	wake-up lost                      the waiter looks again within Config.Poll; in line within the holder's TTL, or 20 s behind the first
+//
+// # Minimal privileges
+//
+// For the default prefix, as an ACL rule:
+//
+//	user solotick on >secret resetchannels ~solotick:* &solotick:*
+//	  +eval +evalsha +time +get +set +del +exists +pttl +pexpire +publish
+//	  +subscribe +psubscribe +unsubscribe +punsubscribe +ping
+//	  +zadd +zrem +zrange +zrank +zscore +hset +hget +hdel
+//	  +scan +info +wait
+//
+// The fourth line is for the line of waiters, which every release looks at. Of the
+// last, scan is for listing, info for the look at the eviction policy, wait for
+// [WithReplicas]; they may be left out. A cluster needs +cluster|slots +cluster|shards
+// too, and Sentinel its own user.
+//
+// # Keys
+//
+// A lock called NAME has the record solotick:{NAME} while it is held, a counter
+// with :f that goes a day after its last use, and with :q and :h the line of those
+// who wait. Nothing else is kept.
+package redislock

@@ -1,0 +1,328 @@
+package redislock
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/locks/driver"
+)
+
+const (
+	// quiet is how long the subscription may be silent before it is asked for a
+	// sign of life, and pong how long that may take.
+	quiet = 30 * time.Second
+	pong  = 2 * time.Second
+	// hushed is how often a failing subscription is logged at most.
+	hushed = time.Minute
+)
+
+// hub is the one subscription of a driver: to the wake-ups of every key by a
+// pattern, and to a channel of its own on which waiters in line are told of their
+// grants. It exists while somebody waits, and up to quiet longer.
+type hub struct {
+	rdb     redis.UniversalClient
+	pattern string // of the wake-up channels
+	channel string // of this driver
+	fair    bool
+	log     *slog.Logger
+
+	ctx  context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex
+	hints   map[string]map[chan struct{}]struct{} // by wake-up channel
+	lines   map[string]chan push                  // by token
+	running bool
+	closed  bool
+	ps      *redis.PubSub
+	live    chan struct{} // closed while the subscription is in force
+	isLive  bool
+	logged  time.Time
+}
+
+// push is a message to a waiter in line.
+type push struct {
+	kind string // granted, first, or again: look whether something was missed
+	n    int64  // the fence; or the milliseconds that the holder has left
+}
+
+func newHub(d *Driver) *hub {
+	h := &hub{
+		rdb: d.rdb, fair: d.fair, log: d.log,
+		pattern: glob.Replace(d.prefix) + "{*}:w",
+		channel: d.prefix + "to:" + driver.NewToken().String(),
+		hints:   map[string]map[chan struct{}]struct{}{},
+		lines:   map[string]chan push{},
+		live:    make(chan struct{}),
+	}
+	h.ctx, h.stop = context.WithCancel(context.Background())
+	return h
+}
+
+// wake registers for hints and waits until the subscription is in force.
+func (h *hub) wake(ctx context.Context, channel string) (<-chan struct{}, func(), error) {
+	hint := make(chan struct{}, 1)
+	h.mu.Lock()
+	if h.hints[channel] == nil {
+		h.hints[channel] = map[chan struct{}]struct{}{}
+	}
+	h.hints[channel][hint] = struct{}{}
+	live, err := h.start()
+	h.mu.Unlock()
+	stop := func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.hints[channel], hint)
+		if len(h.hints[channel]) == 0 {
+			delete(h.hints, channel)
+		}
+	}
+	if err == nil {
+		err = h.await(ctx, live)
+	}
+	if err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return hint, stop, nil
+}
+
+// line registers a waiter in line, and waits until the subscription is in force.
+func (h *hub) line(ctx context.Context, token string) (<-chan push, func(), error) {
+	pushes := make(chan push, 4)
+	h.mu.Lock()
+	h.lines[token] = pushes
+	live, err := h.start()
+	h.mu.Unlock()
+	stop := func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.lines, token)
+	}
+	if err == nil {
+		err = h.await(ctx, live)
+	}
+	if err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return pushes, stop, nil
+}
+
+func (h *hub) await(ctx context.Context, live <-chan struct{}) error {
+	select {
+	case <-live:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-h.ctx.Done():
+		return errClosed
+	}
+}
+
+// start makes the goroutine run. The caller holds mu.
+func (h *hub) start() (live <-chan struct{}, err error) {
+	if h.closed {
+		return nil, errClosed
+	}
+	if !h.running {
+		h.running = true
+		h.wg.Go(h.run)
+	}
+	return h.live, nil
+}
+
+// run subscribes again and again, until nobody has waited for a while.
+func (h *hub) run() {
+	retry := backoff.Policy{Base: 50 * time.Millisecond, Max: 2 * time.Second}
+	for failures := 0; ; failures++ {
+		ps := h.subscribe()
+		if ps == nil {
+			return
+		}
+		worked, err := h.receive(ps)
+		_ = ps.Close() // it is of no use any more
+		h.mu.Lock()
+		h.ps = nil
+		if h.isLive {
+			h.isLive, h.live = false, make(chan struct{})
+		}
+		if h.closed || err == nil {
+			h.running = false
+			h.mu.Unlock()
+			return
+		}
+		loud := time.Since(h.logged) > hushed
+		if loud {
+			h.logged = time.Now()
+		}
+		h.mu.Unlock()
+		if worked {
+			failures = 0
+		}
+		if loud {
+			h.log.Warn("redislock: the subscription to wake-ups failed; waiters poll until it is back", "error", err)
+		}
+		if backoff.Wait(h.ctx, retry.Delay(failures)) != nil {
+			h.mu.Lock()
+			h.running = false
+			h.mu.Unlock()
+			return
+		}
+	}
+}
+
+// subscribe returns a subscription that is asked for, or nil after close.
+func (h *hub) subscribe() *redis.PubSub {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		h.running = false
+		return nil
+	}
+	// Without a channel it is made without a connection, so that no lock is held
+	// over I/O.
+	h.ps = h.rdb.PSubscribe(h.ctx)
+	return h.ps
+}
+
+// receive reads until the subscription fails, or nobody needs it (no error).
+func (h *hub) receive(ps *redis.PubSub) (worked bool, err error) {
+	want := 1
+	ctx, cancel := context.WithTimeout(h.ctx, unbounded)
+	err = ps.PSubscribe(ctx, h.pattern)
+	if err == nil && h.fair {
+		want = 2
+		err = ps.Subscribe(ctx, h.channel)
+	}
+	cancel()
+	if err != nil {
+		return false, err
+	}
+	limit, asked := unbounded, false
+	for {
+		msg, err := ps.ReceiveTimeout(h.ctx, limit)
+		switch m := msg.(type) {
+		case *redis.Subscription:
+			if want--; want == 0 {
+				worked = true
+				h.inForce()
+			}
+		case *redis.Message:
+			h.deliver(m)
+		}
+		if err == nil {
+			asked = false
+			if worked {
+				limit = quiet
+			}
+			continue
+		}
+		if !isTimeout(err) || asked || !worked {
+			return worked, err
+		}
+		if h.idle() {
+			return worked, nil
+		}
+		ctx, cancel := context.WithTimeout(h.ctx, pong)
+		err = ps.Ping(ctx)
+		cancel()
+		if err != nil {
+			return worked, err
+		}
+		limit, asked = pong, true
+	}
+}
+
+func isTimeout(err error) bool {
+	t, ok := err.(interface{ Timeout() bool })
+	return ok && t.Timeout()
+}
+
+// idle ends the run where nobody waits.
+func (h *hub) idle() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.hints)+len(h.lines) > 0 {
+		return false
+	}
+	h.closeLive()
+	h.running = false
+	return true
+}
+
+func (h *hub) closeLive() {
+	if h.isLive {
+		h.isLive, h.live = false, make(chan struct{})
+	}
+}
+
+// inForce lets those who wait for the subscription go on, and tells the others to
+// look: what happened in between was not pushed.
+func (h *hub) inForce() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.isLive {
+		h.isLive = true
+		close(h.live)
+	}
+	for channel := range h.hints {
+		h.hint(channel)
+	}
+	for token := range h.lines {
+		h.tell(token, push{kind: "again"})
+	}
+}
+
+// hint wakes who waits for a key. The caller holds mu.
+func (h *hub) hint(channel string) {
+	for c := range h.hints[channel] {
+		select {
+		case c <- struct{}{}:
+		default: // a hint is waiting already
+		}
+	}
+}
+
+// tell passes a message on. Where four are waiting already, the waiter will look
+// anyway. The caller holds mu.
+func (h *hub) tell(token string, p push) {
+	select {
+	case h.lines[token] <- p:
+	default:
+	}
+}
+
+func (h *hub) deliver(m *redis.Message) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m.Channel != h.channel {
+		h.hint(m.Channel)
+		return
+	}
+	kind, rest, _ := strings.Cut(m.Payload, " ")
+	token, number, _ := strings.Cut(rest, " ")
+	n, _ := strconv.ParseInt(number, 10, 64)
+	h.tell(token, push{kind, n})
+}
+
+// close ends the subscription and its goroutine.
+func (h *hub) close() {
+	h.mu.Lock()
+	h.closed = true
+	ps := h.ps
+	h.mu.Unlock()
+	h.stop()
+	if ps != nil {
+		_ = ps.Close() // ends a read under way
+	}
+	h.wg.Wait()
+}
