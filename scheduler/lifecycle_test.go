@@ -277,3 +277,33 @@ func TestBadInput(t *testing.T) {
 		}
 	}
 }
+
+func TestQueueRunOfADeadOwner(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c := schedulertest.New(t, schedulertest.Options{Jobs: func(r *schedulertest.Replica) []scheduler.Job {
+			return []scheduler.Job{scheduler.QueueFunc("work", func(ctx context.Context, run *scheduler.Run) error {
+				if err := sleep(ctx, 20*time.Second); err != nil {
+					return err
+				}
+				r.Effect(run)
+				return nil
+			})}
+		}})
+		key := store.Key{Class: store.ClassKey, Job: "work", Name: "1"}
+		if _, err := c.Store.Enqueue(context.Background(), schedulertest.Namespace, []store.NewExecution{{Key: key, MaxAttempts: 5}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		dead := owner(t, c, "work")
+		dead.Kill()
+		killed := time.Now()
+		time.Sleep(time.Minute)
+		effects := c.Effects("work")
+		if len(effects) != 1 || effects[0].Attempt != 2 || effects[0].Replica == dead.ID {
+			t.Fatalf("effects %+v", effects)
+		}
+		if d := effects[0].At.Add(-20 * time.Second).Sub(killed); d > 12*time.Second {
+			t.Errorf("taken over after %v", d)
+		}
+	})
+}

@@ -2,7 +2,9 @@ package scheduler
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/solotick/solotick/internal/leaseclock"
@@ -62,7 +64,7 @@ func (s *Scheduler) sweep() (next time.Duration, survey store.Surveyed) {
 	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
 	defer cancel()
 	at := time.Now()
-	survey, err := s.deps.Store.Survey(ctx, s.cfg.Namespace, s.cronNames())
+	survey, err := s.deps.Store.Survey(ctx, s.cfg.Namespace, s.names())
 	s.storeAnswered("survey", err)
 	if err != nil {
 		return fallback, survey
@@ -90,15 +92,7 @@ func (s *Scheduler) sweep() (next time.Duration, survey store.Surveyed) {
 	return max(next, 100*time.Millisecond), survey
 }
 
-func (s *Scheduler) cronNames() []string {
-	names := make([]string, 0, len(s.jobs))
-	for _, j := range s.sorted() {
-		if j.kind == kindCron {
-			names = append(names, j.name)
-		}
-	}
-	return names
-}
+func (s *Scheduler) names() []string { return slices.Sorted(maps.Keys(s.jobs)) }
 
 // takeOver runs what dead owners left. More is true when there is more of it.
 func (s *Scheduler) takeOver() (more bool, err error) {

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	mrand "math/rand/v2"
+	"sync"
 	"time"
 )
 
@@ -33,11 +35,35 @@ func (m Millis) String() string { return m.Time().Format("2006-01-02T15:04:05.00
 // index order and no database has to make them.
 type ID [16]byte
 
-// NewID makes an ID for the given instant.
+// latest is the last ID that this process made, so that the next one of the same
+// millisecond can follow it.
+var latest struct {
+	sync.Mutex
+	at Millis
+	id ID
+}
+
+// NewID makes an ID for the given instant. IDs that a process makes one after the
+// other for one millisecond rise, too.
 func NewID(at Millis) ID {
+	latest.Lock()
+	defer latest.Unlock()
+	if at == latest.at && latest.id != (ID{}) {
+		// A random step keeps the next ID hard to guess; 80 bits do not run over.
+		low := binary.BigEndian.Uint64(latest.id[8:])
+		next := low + 1 + mrand.Uint64N(1<<32)
+		binary.BigEndian.PutUint64(latest.id[8:], next)
+		if next < low {
+			high := binary.BigEndian.Uint16(latest.id[6:8])
+			binary.BigEndian.PutUint16(latest.id[6:8], high+1)
+		}
+		return latest.id
+	}
 	var id ID
 	binary.BigEndian.PutUint64(id[:8], uint64(at)<<16)
 	rand.Read(id[6:]) // never fails since Go 1.24
+	id[6] &= 0x7f     // room for the carry
+	latest.at, latest.id = at, id
 	return id
 }
 

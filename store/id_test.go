@@ -12,13 +12,16 @@ import (
 
 func TestIDs(t *testing.T) {
 	now := store.MillisOf(time.Now())
-	seen := map[store.ID]bool{}
+	seen, last := map[store.ID]bool{}, ""
 	for range 1000 {
 		id := store.NewID(now)
 		if seen[id] {
 			t.Fatalf("%s was made twice", id)
 		}
-		seen[id] = true
+		if id.String() < last {
+			t.Fatalf("%s was made after %s", id, last)
+		}
+		seen[id], last = true, id.String()
 	}
 	// IDs of later instants come later, in bytes and in text.
 	var ids []store.ID

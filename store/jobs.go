@@ -17,8 +17,8 @@ type JobState struct {
 	Settled     Millis // every expected tick up to here has a record
 	Pruned      Millis // ticks up to here may have lost their row: claims are refused
 	Fence       int64  // last fence drawn
-	Paused      Millis // paused since; 0 when not
-	PausedUntil Millis // resumes by itself; 0 means never
+	Paused      Millis // beginning of the present or last pause; 0 for none. Ask PausedAt
+	PausedUntil Millis // its end; 0 while none is set
 	PausedBy    string
 	PauseReason string
 	Revisions   []Revision // oldest first; the last one is in force
@@ -47,7 +47,8 @@ type JobSpec struct {
 	Revision int64  // the highest is in force; among equals the one registered last
 }
 
-// Pause of a job, or its end when Off.
+// Pause of a job, or its end when Off. The stretch of the last pause stays known,
+// so that ticks in it are skipped(paused) even if they are accounted for after it.
 type Pause struct {
 	Namespace string
 	Job       string

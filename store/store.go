@@ -20,7 +20,7 @@ type Store interface {
 	// is the store's time now: history is never run. A schedule other than the
 	// one in force becomes a new revision if its number is not lower; otherwise
 	// the job is answered as it is and the caller sees that it is superseded. A
-	// spec that is in force already changes nothing.
+	// spec that is in force already changes nothing but its number, if higher.
 	Register(ctx context.Context, ns string, jobs []JobSpec) (Registered, error)
 
 	// Claim materialises ticks and keyed runs, in one transaction, in order. See

@@ -26,8 +26,10 @@ func TestOracleTable(t *testing.T) {
 		{name: "fold last", zone: "America/New_York", expr: "30 1 * * *", fold: FoldLast, from: "2026-11-01", to: "2026-11-02", want: "01T01:30-05"},
 		{name: "fold both", zone: "America/New_York", expr: "30 1 * * *", fold: FoldBoth, from: "2026-11-01", to: "2026-11-02", want: "01T01:30-04 01T01:30-05"},
 		{name: "fold, a list", zone: "America/New_York", expr: "0,30 1 * * *", from: "2026-11-01", to: "2026-11-02", want: "01T01:00-04 01T01:30-04"},
-		{name: "fold, hourly", zone: "America/New_York", expr: "0 * * * *", from: "2026-11-01", to: "2026-11-02",
-			want: "01T00:00-04 01T01:00-04 01T01:00-05 01T02:00-05 01T03:00-05 01T04:00-05 01T05:00-05 01T06:00-05 01T07:00-05 01T08:00-05 01T09:00-05 01T10:00-05 01T11:00-05 01T12:00-05 01T13:00-05 01T14:00-05 01T15:00-05 01T16:00-05 01T17:00-05 01T18:00-05 01T19:00-05 01T20:00-05 01T21:00-05 01T22:00-05 01T23:00-05"},
+		{
+			name: "fold, hourly", zone: "America/New_York", expr: "0 * * * *", from: "2026-11-01", to: "2026-11-02",
+			want: "01T00:00-04 01T01:00-04 01T01:00-05 01T02:00-05 01T03:00-05 01T04:00-05 01T05:00-05 01T06:00-05 01T07:00-05 01T08:00-05 01T09:00-05 01T10:00-05 01T11:00-05 01T12:00-05 01T13:00-05 01T14:00-05 01T15:00-05 01T16:00-05 01T17:00-05 01T18:00-05 01T19:00-05 01T20:00-05 01T21:00-05 01T22:00-05 01T23:00-05",
+		},
 		{name: "fold, half-hourly", zone: "America/New_York", expr: "*/30 0-1 * * *", from: "2026-11-01", to: "2026-11-02", want: "01T00:00-04 01T00:30-04 01T01:00-04 01T01:30-04 01T01:00-05 01T01:30-05"},
 
 		{name: "list and plain range coalesce", zone: "America/New_York", expr: "0,30 2-3 * * *", from: "2026-03-08", to: "2026-03-09", want: "08T03:00-04 08T03:30-04"},
@@ -41,8 +43,10 @@ func TestOracleTable(t *testing.T) {
 		{name: "half hour shifted", zone: "Australia/Lord_Howe", expr: "15 2 * * *", gap: GapShift, from: "2026-10-04", to: "2026-10-05", want: "04T02:45+11"},
 		{name: "half hour back", zone: "Australia/Lord_Howe", expr: "45 1 * * *", from: "2026-04-05", to: "2026-04-06", want: "05T01:45+11"},
 		{name: "two hours", zone: "Antarctica/Troll", expr: "30 2 * * *", from: "2026-03-29", to: "2026-03-30", want: "29T03:00+02"},
-		{name: "two hours back, interval", zone: "Antarctica/Troll", expr: "0 */1 * * *", from: "2026-10-25", to: "2026-10-26",
-			want: "25T00:00+02 25T01:00+02 25T02:00+02 25T01:00+00 25T02:00+00 25T03:00+00 25T04:00+00 25T05:00+00 25T06:00+00 25T07:00+00 25T08:00+00 25T09:00+00 25T10:00+00 25T11:00+00 25T12:00+00 25T13:00+00 25T14:00+00 25T15:00+00 25T16:00+00 25T17:00+00 25T18:00+00 25T19:00+00 25T20:00+00 25T21:00+00 25T22:00+00 25T23:00+00"},
+		{
+			name: "two hours back, interval", zone: "Antarctica/Troll", expr: "0 */1 * * *", from: "2026-10-25", to: "2026-10-26",
+			want: "25T00:00+02 25T01:00+02 25T02:00+02 25T01:00+00 25T02:00+00 25T03:00+00 25T04:00+00 25T05:00+00 25T06:00+00 25T07:00+00 25T08:00+00 25T09:00+00 25T10:00+00 25T11:00+00 25T12:00+00 25T13:00+00 25T14:00+00 25T15:00+00 25T16:00+00 25T17:00+00 25T18:00+00 25T19:00+00 25T20:00+00 25T21:00+00 25T22:00+00 25T23:00+00",
+		},
 		{name: "midnight", zone: "Asia/Beirut", expr: "30 0 * * 0", from: "2026-03-28", to: "2026-04-06", want: "29T01:00+03 05T00:30+03"},
 		{name: "midnight, @daily", zone: "Asia/Beirut", expr: "@daily", from: "2026-03-28", to: "2026-03-31", want: "28T00:00+02 29T01:00+03 30T00:00+03"},
 		{name: "gap up to midnight", zone: "America/Nuuk", expr: "30 23 * * *", from: "2024-03-29", to: "2024-04-01", want: "29T23:30-02 31T00:00-01 31T23:30-01"},

@@ -80,7 +80,7 @@ func (s *Store) registered(ctx context.Context, ns string, jobs []store.JobSpec)
 	out := store.Registered{Now: now, Jobs: make([]store.JobState, len(jobs))}
 	for i, spec := range jobs {
 		j := by[spec.Job]
-		if j == nil || revises(j, spec) {
+		if j == nil || revises(j, spec) || renumbers(j, spec) {
 			return store.Registered{}, false, nil
 		}
 		out.Jobs[i] = *j
@@ -92,6 +92,13 @@ func (s *Store) registered(ctx context.Context, ns string, jobs []store.JobSpec)
 func revises(j *store.JobState, spec store.JobSpec) bool {
 	cur := j.Current()
 	return spec.Hash != cur.Hash && (len(j.Revisions) == 0 || spec.Revision >= cur.Number)
+}
+
+// renumbers reports whether the schedule in force is brought under a higher
+// number, which it then has against all others.
+func renumbers(j *store.JobState, spec store.JobSpec) bool {
+	cur := j.Current()
+	return len(j.Revisions) > 0 && spec.Hash == cur.Hash && spec.Revision > cur.Number
 }
 
 func (s *Store) register(ctx context.Context, tx sqldialect.Conn, ns string, jobs []store.JobSpec) (store.Registered, error) {
@@ -116,8 +123,12 @@ func (s *Store) register(ctx context.Context, tx sqldialect.Conn, ns string, job
 	out := store.Registered{Now: now, Jobs: make([]store.JobState, len(jobs))}
 	for i, spec := range jobs {
 		j := by[spec.Job]
-		if revises(j, spec) {
-			j.Revisions = append(j.Revisions, store.Revision{Number: spec.Revision, Spec: spec.Spec, Hash: spec.Hash, From: now})
+		if revises(j, spec) || renumbers(j, spec) {
+			if renumbers(j, spec) {
+				j.Revisions[len(j.Revisions)-1].Number = spec.Revision
+			} else {
+				j.Revisions = append(j.Revisions, store.Revision{Number: spec.Revision, Spec: spec.Spec, Hash: spec.Hash, From: now})
+			}
 			j.Version++
 			text, err := json.Marshal(j.Revisions)
 			if err != nil {
@@ -194,7 +205,11 @@ func (s *Store) SetPause(ctx context.Context, p store.Pause) (store.JobState, er
 		out = states[0]
 		switch {
 		case p.Off:
-			out.Paused, out.PausedUntil, out.PausedBy, out.PauseReason = 0, 0, "", ""
+			// The stretch stays known: a tick in it that has no record yet is still one
+			// that fell into the pause.
+			if out.PausedAt(now) {
+				out.PausedUntil = now
+			}
 		default:
 			if !out.PausedAt(now) {
 				out.Paused = now

@@ -25,6 +25,10 @@ func (s *Store) Register(ctx context.Context, ns string, jobs []store.JobSpec) (
 			j.state.Version++
 		}
 		cur := j.state.Current()
+		if n := len(j.state.Revisions); n > 0 && spec.Hash == cur.Hash && spec.Revision > cur.Number {
+			j.state.Revisions[n-1].Number = spec.Revision
+			j.state.Version++
+		}
 		if spec.Hash != cur.Hash && (len(j.state.Revisions) == 0 || spec.Revision >= cur.Number) {
 			j.state.Revisions = append(j.state.Revisions,
 				store.Revision{Number: spec.Revision, Spec: spec.Spec, Hash: spec.Hash, From: now})
@@ -85,7 +89,11 @@ func (s *Store) SetPause(ctx context.Context, p store.Pause) (store.JobState, er
 	st := &j.state
 	st.Version++
 	if p.Off {
-		st.Paused, st.PausedUntil, st.PausedBy, st.PauseReason = 0, 0, "", ""
+		// The stretch stays known: a tick in it that has no record yet is still one that
+		// fell into the pause.
+		if st.PausedAt(now) {
+			st.PausedUntil = now
+		}
 		return j.view(), nil
 	}
 	if !st.PausedAt(now) {

@@ -260,10 +260,12 @@ func claimPaused(e *env) {
 	manual := store.ClaimRun{NewExecution: row(store.Key{Class: store.ClassManual, Job: "report", Request: "r1"})}
 	same(e, rule, "manual run", e.claim(long, manual)[0].Outcome, store.OutcomeStarted)
 
+	e.until(during.Key.Tick + 1)
 	pause.Off = true
-	_, err = e.s.SetPause(e.ctx, pause)
+	st, err = e.s.SetPause(e.ctx, pause)
 	e.must(err)
-	same(e, "a resumed job runs", "outcome", e.claim(long, free("report", st.Paused+2))[0].Outcome, store.OutcomeStarted)
+	same(e, "a tick that fell into a pause is skipped(paused), also after it", "outcome", e.claim(long, free("report", during.Key.Tick+1))[0].Outcome, store.OutcomeSkipped)
+	same(e, "a resumed job runs", "outcome", e.claim(long, free("report", st.PausedUntil))[0].Outcome, store.OutcomeStarted)
 	pause.Off, pause.For = false, 5*time.Millisecond
 	st, err = e.s.SetPause(e.ctx, pause)
 	e.must(err)

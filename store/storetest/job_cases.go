@@ -68,6 +68,8 @@ func revisions(e *env) {
 	step("b", 4, "a", 1)
 	step("b", 5, "b", 2)
 	step("b", 5, "b", 2)
+	step("b", 6, "b", 2) // the same schedule under a higher number
+	step("a", 5, "b", 2)
 	e.until(e.now())
 	last := step("c", 9, "c", 3)
 	step("b", 8, "c", 3)
