@@ -1,0 +1,580 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/leaseclock"
+	"github.com/solotick/solotick/internal/mutation"
+	"github.com/solotick/solotick/locks/driver"
+)
+
+// attempt is one acquire: it outlives a caller that gave up, so that its node is
+// not left behind, and serves one that comes again with the same token.
+type attempt struct {
+	d      *Driver
+	r      driver.Request
+	queued bool
+	dir    string
+	ctx    context.Context // ends when nobody waits for it
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	wanted int  // callers; the Driver's mu guards it and the next
+	over   bool // grant and err are set
+	grant  driver.Grant
+	err    error
+}
+
+// Acquire implements [driver.Driver] in two round trips: the node is made, then
+// the line and the node are read together. A key that was held at the last look is
+// read first, so that who asks for it again and again writes nothing.
+func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	return d.acquire(ctx, r, false)
+}
+
+// AcquireQueued implements [driver.Queuer]: the line is ZooKeeper's, first come
+// first served. It watches the one ahead and nothing else; where that one held the
+// key, its going is the grant, without another request. A session that has had no
+// answer for a TTL ends the wait.
+func (d *Driver) AcquireQueued(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	return d.acquire(ctx, r, true)
+}
+
+// leaveTimeout is how long a caller that gave up its place is kept to hear that
+// the node is gone.
+const leaveTimeout = 250 * time.Millisecond
+
+func (d *Driver) acquire(ctx context.Context, r driver.Request, queued bool) (driver.Grant, error) {
+	if ctx.Err() != nil {
+		return driver.Grant{}, driver.NotApplied(fmt.Errorf("zklock: acquire: %w", context.Cause(ctx)))
+	}
+	a, h := d.attempt(r, queued)
+	if h != nil {
+		errs := []error{nil}
+		d.confirm(ctx, []*hold{h}, errs)
+		if errors.Is(errs[0], driver.ErrNotOurs) {
+			return d.acquire(ctx, r, queued) // it is no longer known: a new grant
+		}
+		return driver.Grant{Fence: h.fence, TTL: d.granted(r.TTL)}, errs[0]
+	}
+	if a == nil {
+		return driver.Grant{}, driver.NotApplied(errClosed)
+	}
+	select {
+	case <-a.done:
+		return a.grant, a.err
+	case <-ctx.Done():
+	}
+	d.mu.Lock()
+	over := a.over
+	if a.wanted--; a.wanted == 0 && !over {
+		a.cancel()
+	}
+	d.mu.Unlock()
+	if over {
+		<-a.done
+		return a.grant, a.err
+	}
+	d.wire.cutIfSilent(d.silence())
+	if queued {
+		t := time.NewTimer(leaveTimeout)
+		defer t.Stop()
+		select {
+		case <-a.done:
+			if driver.IsNotApplied(a.err) {
+				return driver.Grant{}, driver.NotApplied(ctx.Err())
+			}
+		case <-t.C:
+		}
+		return driver.Grant{}, ctx.Err()
+	}
+	return driver.Grant{}, fmt.Errorf("zklock: acquire: %w", context.Cause(ctx))
+}
+
+// attempt returns the hold that the token has, or the attempt under way for it, or
+// a new one; nothing when the driver is closed.
+func (d *Driver) attempt(r driver.Request, queued bool) (*attempt, *hold) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if h := d.holds[r.Token]; h != nil && h.key == r.Key {
+		return nil, h
+	}
+	if a := d.attempts[r.Token]; a != nil && a.r.Key == r.Key && a.ctx.Err() == nil {
+		a.wanted++
+		return a, nil
+	}
+	if d.closed {
+		return nil, nil
+	}
+	a := &attempt{d: d, r: r, queued: queued, dir: d.dir(r.Key), done: make(chan struct{}), wanted: 1}
+	a.ctx, a.cancel = context.WithCancel(d.ctx)
+	d.attempts[r.Token] = a
+	d.wg.Add(1)
+	go func() {
+		defer d.wg.Done()
+		a.run()
+	}()
+	return a, nil
+}
+
+func (d *Driver) dir(key string) string { return d.prefix + "/" + nodeName(key) }
+
+func (a *attempt) run() {
+	h, grant, err := a.seek()
+	d := a.d
+	d.mu.Lock()
+	for err == nil && a.ctx.Err() != nil {
+		d.mu.Unlock()
+		err = a.leave(h, fmt.Errorf("zklock: acquire: %w", context.Cause(a.ctx)))
+		d.mu.Lock()
+	}
+	a.grant, a.err, a.over = grant, err, true
+	if d.attempts[a.r.Token] == a {
+		delete(d.attempts, a.r.Token)
+	}
+	if err == nil {
+		h.granted = true
+		if h.gone { // between the last look and now: the holder hears it at once
+			d.ended[h.token] = struct{}{}
+		} else {
+			d.holds[h.token] = h
+			d.planExpiry(h.until.Time())
+		}
+	}
+	d.mu.Unlock()
+	a.cancel()
+	close(a.done)
+}
+
+// seek gets the key, or leaves nothing: whatever ends it, the own node is deleted,
+// or on the list of those that are deleted as soon as that can be.
+func (a *attempt) seek() (*hold, driver.Grant, error) {
+	if !a.queued && a.d.wasHeld(a.r.Key) {
+		holder, err := a.d.holder(a.ctx, a.dir, a.r.Key)
+		switch {
+		case err == nil && holder.Token != a.r.Token:
+			return nil, driver.Grant{}, &driver.HeldError{Holder: holder}
+		case err != nil && !errors.Is(err, driver.ErrFree):
+			return nil, driver.Grant{}, driver.NotApplied(err) // nothing but reads
+		}
+	}
+	for try := 0; ; try++ {
+		h, sent, err := a.enqueue()
+		if err != nil {
+			return nil, driver.Grant{}, err
+		}
+		grant, err := a.advance(h, sent)
+		if err == nil {
+			a.d.sawHeld(a.r.Key, false)
+			return h, grant, nil
+		}
+		if errors.Is(err, errGone) && (a.queued || try == 0) && backoff.Wait(a.ctx, backoff.Policy{}.Delay(try)) == nil {
+			continue // somebody deleted the node, or the session ended: a new place
+		}
+		var held *driver.HeldError
+		if errors.As(err, &held) {
+			_ = a.withdraw(h) // held all the same; the reaper sees to the node
+			return nil, driver.Grant{}, held
+		}
+		return nil, driver.Grant{}, a.leave(h, err)
+	}
+}
+
+// leave withdraws, and marks err as not applied if the node is gone for certain.
+func (a *attempt) leave(h *hold, err error) error {
+	if left := a.withdraw(h); left != nil {
+		return unmarked(err, left)
+	}
+	return driver.NotApplied(err)
+}
+
+// unmarked joins errors of which one may be marked as not applied, when that is
+// not true of the whole.
+func unmarked(errs ...error) error { return errors.New(errors.Join(errs...).Error()) }
+
+// errGone says that the own node is not there any more.
+var errGone = errors.New("zklock: acquire: the own node was deleted or its session ended")
+
+// maxCreates bounds how often the node is made anew after a clear answer that it
+// was not made.
+const maxCreates = 4
+
+// enqueue makes the own node. When it fails the node is not there, or on the list.
+func (a *attempt) enqueue() (*hold, leaseclock.Instant, error) {
+	d := a.d
+	data := nodeData(a.r.Label)
+	var failure error
+	for range maxCreates {
+		if _, err := d.ready(a.ctx); err != nil {
+			return nil, leaseclock.Instant{}, err
+		}
+		d.mu.Lock()
+		session := d.session
+		d.mu.Unlock()
+		sent := leaseclock.Now()
+		// In this goroutine: it has no caller to obey.
+		path, err := d.conn.Create(a.dir+"/"+a.r.Token.String()+infix, data, zk.FlagEphemeralSequential, d.acl)
+		switch {
+		case err == nil:
+			return a.place(path), sent, nil
+		case errors.Is(err, zk.ErrNoNode):
+			if err := d.makeKey(a.ctx, a.dir); err != nil {
+				return nil, sent, driver.NotApplied(err)
+			}
+			failure = d.explain("acquire", err)
+			continue
+		case notApplied(err):
+			if !errors.Is(err, zk.ErrSessionExpired) && !errors.Is(err, zk.ErrSessionMoved) {
+				return nil, sent, d.explain("acquire", err)
+			}
+			failure = driver.NotApplied(fmt.Errorf("zklock: acquire: %w", err))
+			continue
+		}
+		failure = fmt.Errorf("zklock: acquire: %w", err)
+		path, err = a.settle(session)
+		switch {
+		case err != nil:
+			d.mu.Lock()
+			d.bury(&ghost{dir: a.dir, token: a.r.Token})
+			d.mu.Unlock()
+			return nil, sent, unmarked(failure, err)
+		case path != "":
+			return a.place(path), sent, nil
+		}
+		failure = driver.NotApplied(failure)
+	}
+	return nil, leaseclock.Instant{}, failure
+}
+
+// settle finds out what became of a create that was not answered: the path of the
+// node, if it was made and is this session's.
+func (a *attempt) settle(session int64) (string, error) {
+	d := a.d
+	ctx, cancel := context.WithTimeout(a.ctx, max(d.sessionTimeout(), time.Second))
+	defer cancel()
+	for try := 0; ; try++ {
+		path, err := a.settleOnce(ctx, session)
+		if err == nil {
+			return path, nil
+		}
+		if backoff.Wait(ctx, backoff.Policy{Base: 10 * time.Millisecond, Max: time.Second}.Delay(try)) != nil {
+			return "", err
+		}
+	}
+}
+
+func (a *attempt) settleOnce(ctx context.Context, session int64) (string, error) {
+	d := a.d
+	line, err := d.line(ctx, a.dir, true)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range ofToken(line, a.r.Token) {
+		path := a.dir + "/" + m.name
+		stat, err := call(ctx, d, "look for the own node", func() (*zk.Stat, error) {
+			_, stat, err := d.conn.Get(path)
+			return stat, err
+		})
+		if errors.Is(err, zk.ErrNoNode) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		d.mu.Lock()
+		ours := d.session == session && stat.EphemeralOwner == session
+		if !ours && !mutation.On("zk-owner-check") {
+			d.bury(&ghost{path: path, dir: a.dir, token: a.r.Token})
+			d.mu.Unlock()
+			continue
+		}
+		d.mu.Unlock()
+		return path, nil
+	}
+	return "", nil
+}
+
+// place enters the own node among those of the session.
+func (a *attempt) place(path string) *hold {
+	h := &hold{key: a.r.Key, path: path, token: a.r.Token, ttl: a.r.TTL}
+	if cut := a.d.granted(h.ttl); cut > 0 {
+		h.ttl = cut
+	}
+	a.d.mu.Lock()
+	a.d.nodes[path] = h
+	a.d.mu.Unlock()
+	return h
+}
+
+// advance looks at the line, and waits where that is wanted, until the own node is
+// the first.
+func (a *attempt) advance(h *hold, sent leaseclock.Instant) (driver.Grant, error) {
+	me, ok := parseMember(h.path[strings.LastIndexByte(h.path, '/')+1:])
+	if !ok {
+		return driver.Grant{}, fmt.Errorf("zklock: acquire: the server named the node %q, which is none of ours", h.path)
+	}
+	for {
+		line, err := a.lookAround(h)
+		if err != nil {
+			return driver.Grant{}, err
+		}
+		ahead, n, present := predecessor(line, me)
+		switch {
+		case !present:
+			return driver.Grant{}, errGone
+		case n == 0 || mutation.On("lock-exclusion"):
+			return a.granted(h, sent), nil
+		case !a.queued:
+			return driver.Grant{}, a.held(line)
+		}
+		from, granted, err := a.wait(h, ahead, n == 1)
+		if err != nil {
+			return driver.Grant{}, err
+		}
+		if granted {
+			return a.granted(h, from), nil
+		}
+		if sent = from; a.ctx.Err() != nil {
+			return driver.Grant{}, fmt.Errorf("zklock: acquire: %w", context.Cause(a.ctx))
+		}
+	}
+}
+
+// lookAround reads the line, and together with it the own node, unless a watch
+// would have told of its end.
+func (a *attempt) lookAround(h *hold) ([]member, error) {
+	d := a.d
+	d.mu.Lock()
+	watched, gone := h.watched, h.gone
+	d.mu.Unlock()
+	if gone {
+		return nil, errGone
+	}
+	looked := make(chan error, 1)
+	if watched {
+		looked <- nil
+	} else if d.enter() {
+		go func() {
+			defer d.wg.Done()
+			looked <- d.look(a.ctx, h)
+		}()
+	} else {
+		return nil, errClosed
+	}
+	line, err := d.line(a.ctx, a.dir, false)
+	if looked := <-looked; err == nil {
+		err = looked
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case h.gone:
+		return nil, errGone
+	case !h.watched:
+		return nil, errSuspended
+	}
+	return line, nil
+}
+
+// granted makes the hold a grant that began at from.
+func (a *attempt) granted(h *hold, from leaseclock.Instant) driver.Grant {
+	d := a.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h.until = leaseclock.NewDeadline(from, h.ttl, 0)
+	g := driver.Grant{Fence: h.fence, From: from.Time()}
+	if h.ttl != a.r.TTL {
+		g.TTL = h.ttl
+	}
+	return g
+}
+
+// held says who has the key.
+func (a *attempt) held(line []member) error {
+	first, _ := head(line)
+	d := a.d
+	d.sawHeld(a.r.Key, true)
+	h, err := d.describe(a.ctx, a.dir, a.r.Key, first)
+	if err != nil { // it has gone meanwhile, or cannot be read: its name tells enough
+		h = driver.Holder{Key: a.r.Key, Token: first.token}
+	}
+	return &driver.HeldError{Holder: h}
+}
+
+// wait returns when something has changed. Where the one ahead was the first, its
+// deletion is the grant: nobody can have come in between. From is then a moment
+// before which the leader knew of this session.
+func (a *attempt) wait(h *hold, ahead member, first bool) (from leaseclock.Instant, granted bool, err error) {
+	d := a.d
+	path := a.dir + "/" + ahead.name
+	watch := d.subscribe(path)
+	defer d.unsubscribe(path, watch)
+	d.mu.Lock()
+	lost, changed, epoch := h.lostOf(), d.changed, d.epoch
+	d.mu.Unlock()
+	switch exists, err := a.watch(path); {
+	case err != nil:
+		return from, false, err
+	case !exists:
+		return leaseclock.Now(), false, nil
+	}
+	pulse := time.NewTicker(d.pulse())
+	defer pulse.Stop()
+	for {
+		select {
+		case p := <-watch:
+			if !p.deleted || !first || p.epoch != epoch {
+				return p.contact, false, nil
+			}
+			if p.contact.Elapsed() <= h.ttl/4 {
+				return p.contact, true, nil
+			}
+			// True, but of little use for so short a rest.
+			sent := leaseclock.Now()
+			if err := d.sync(a.ctx, d.prefix); err != nil {
+				return sent, false, err
+			}
+			d.mu.Lock()
+			ok := !h.gone && h.watched
+			d.mu.Unlock()
+			return sent, ok, nil
+		case <-lost:
+			return from, false, errGone
+		case <-changed:
+			// After a reconnection the line is looked at anew.
+			if _, err := a.readyAgain(); err != nil {
+				return from, false, err
+			}
+			return leaseclock.Now(), false, nil
+		case <-pulse.C:
+			if d.contact().Elapsed() >= 3*d.pulse() {
+				d.wire.cutIfSilent(d.silence())
+				return from, false, fmt.Errorf("zklock: acquire: no answer from the server for %v", d.contact().Elapsed().Round(time.Millisecond))
+			}
+			d.ping()
+		case <-a.ctx.Done():
+			return from, false, fmt.Errorf("zklock: acquire: %w", context.Cause(a.ctx))
+		}
+	}
+}
+
+// readyAgain waits for the connection, as long as a silent one is waited for.
+func (a *attempt) readyAgain() (uint64, error) {
+	ctx, cancel := context.WithTimeout(a.ctx, 3*a.d.pulse())
+	defer cancel()
+	return a.d.ready(ctx)
+}
+
+// watch sets a watch on the node ahead, unless there is one already: each would be
+// kept until the node goes.
+func (a *attempt) watch(path string) (exists bool, err error) {
+	d := a.d
+	d.mu.Lock()
+	armed := d.armed[path]
+	d.armed[path] = true // before the watch can fire
+	d.mu.Unlock()
+	_, err = call(a.ctx, d, "watch the one ahead", func() (*zk.Stat, error) {
+		if armed {
+			_, stat, err := d.conn.Exists(path)
+			if err == nil && stat.Czxid == 0 {
+				err = zk.ErrNoNode
+			}
+			return stat, err
+		}
+		_, stat, _, err := d.conn.GetW(path)
+		if err != nil { // others may rely on it
+			d.nodeEvent(path, errors.Is(err, zk.ErrNoNode))
+		}
+		return stat, err
+	})
+	if errors.Is(err, zk.ErrNoNode) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// pulse is how old the last sign of life may be while somebody waits.
+func (d *Driver) pulse() time.Duration {
+	return min(max(d.leaseTTL()/3, 20*time.Millisecond), 2*time.Second)
+}
+
+// ping asks the server for a sign of life, once for all who wait, if there was
+// none lately.
+func (d *Driver) ping() {
+	if d.contact().Elapsed() < d.pulse()/2 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pinging || d.closed || !d.connected {
+		return
+	}
+	d.pinging = true
+	d.wg.Add(1)
+	go func() {
+		defer d.wg.Done()
+		_, err := d.conn.Sync(d.prefix)
+		if err != nil {
+			d.opts.log.Debug("zklock: ping", "error", err)
+		}
+		d.mu.Lock()
+		d.pinging = false
+		d.mu.Unlock()
+	}()
+}
+
+// withdraw deletes the own node; an error means that it is left to the reaper.
+func (a *attempt) withdraw(h *hold) error {
+	d := a.d
+	d.mu.Lock()
+	d.remove(h)
+	gone := h.gone
+	d.mu.Unlock()
+	if gone {
+		return nil
+	}
+	// Not a.ctx, which may have ended.
+	ctx, cancel := context.WithTimeout(d.ctx, max(d.silence(), 100*time.Millisecond))
+	defer cancel()
+	_, err := d.delete(ctx, h.path)
+	if err == nil || mutation.On("zk-withdraw") {
+		return nil
+	}
+	d.mu.Lock()
+	d.bury(&ghost{path: h.path, dir: a.dir, token: a.r.Token})
+	d.mu.Unlock()
+	return err
+}
+
+// seenHeldMax bounds the memory for keys that others hold.
+const seenHeldMax = 1024
+
+func (d *Driver) wasHeld(key string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, ok := d.seenHeld[key]
+	return ok
+}
+
+func (d *Driver) sawHeld(key string, held bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !held {
+		delete(d.seenHeld, key)
+		return
+	}
+	if len(d.seenHeld) >= seenHeldMax {
+		clear(d.seenHeld)
+	}
+	d.seenHeld[key] = struct{}{}
+}

@@ -1,0 +1,2 @@
+// Package zklock is a lock backend on ZooKeeper.
+package zklock
