@@ -84,7 +84,7 @@ func Bench(b *testing.B, h Harness) {
 			}()
 			for next.Calls(Acquire) < looks+2 { // looked, subscribed, looked again
 				w.sleep(100 * time.Microsecond)
-				if _, ok := next.inner.(driver.Waker); !ok && next.Calls(Acquire) > looks {
+				if _, ok := driver.As[driver.Waker](next.inner); !ok && next.Calls(Acquire) > looks {
 					break
 				}
 			}
@@ -106,7 +106,7 @@ func Bench(b *testing.B, h Harness) {
 		}
 		b.ReportAllocs()
 		for b.Loop() {
-			batch, ok := d.(driver.BatchRenewer)
+			batch, ok := driver.As[driver.BatchRenewer](d)
 			if !ok {
 				for _, hold := range holds {
 					if _, err := d.Renew(ctx, hold); err != nil {

@@ -108,7 +108,7 @@ func fenceGrows(b *bench) {
 	h = next("expiry", d)
 	b.wantReleased(d, h, driver.ReleasedOK)
 	h = next("a new process", b.driver())
-	if i, ok := d.(driver.Inspector); ok {
+	if i, ok := driver.As[driver.Inspector](d); ok {
 		if out, err := i.ForceRelease(b.within(b.patience()), key); err != nil || out != driver.ReleasedOK {
 			b.Fatalf("ForceRelease = %v, %v", out, err)
 		}
@@ -291,7 +291,7 @@ func oddTTLs(b *bench) {
 type noClose struct{ driver.Driver }
 
 func (n noClose) Limits() driver.Limits {
-	if l, ok := n.Driver.(driver.Limiter); ok {
+	if l, ok := driver.As[driver.Limiter](n.Driver); ok {
 		return l.Limits()
 	}
 	return driver.Limits{}
@@ -397,7 +397,7 @@ func silence(b *bench) {
 
 func batchRenewal(b *bench) {
 	d := b.driver()
-	batch, ok := d.(driver.BatchRenewer)
+	batch, ok := driver.As[driver.BatchRenewer](d)
 	if !ok {
 		b.Skip("the driver renews one at a time")
 	}
@@ -444,7 +444,7 @@ func batchRenewal(b *bench) {
 
 func wakes(b *bench) {
 	d, other := b.driver(), b.driver()
-	w, ok := other.(driver.Waker)
+	w, ok := driver.As[driver.Waker](other)
 	if !ok {
 		b.Skip("the driver does not push")
 	}
@@ -479,7 +479,7 @@ func wakes(b *bench) {
 
 func inspects(b *bench) {
 	d, other := b.driver(), b.driver()
-	i, ok := other.(driver.Inspector)
+	i, ok := driver.As[driver.Inspector](other)
 	if !ok {
 		b.Skip("the driver cannot inspect")
 	}

@@ -15,10 +15,10 @@ type Method int
 
 // The methods of a driver.
 const (
-	Acquire Method = iota
-	Renew          // also RenewBatch, as one call
+	Acquire Method = iota // also AcquireQueued
+	Renew                 // also RenewBatch, as one call
 	Release
-	Wake
+	Wake        // also WatchLoss, which falls silent instead of failing
 	Inspect     // also List and ForceRelease
 	methods int = iota
 )
@@ -105,60 +105,13 @@ func (f *Faulty) AllCalls() int {
 	return n
 }
 
-// Driver returns the failing driver. It has the optional interfaces that the
-// inner driver has.
-func (f *Faulty) Driver() driver.Driver {
-	_, batch := f.inner.(driver.BatchRenewer)
-	_, wake := f.inner.(driver.Waker)
-	_, look := f.inner.(driver.Inspector)
-	core := faultyCore{f}
-	switch {
-	case batch && wake && look:
-		return struct {
-			faultyCore
-			faultyBatch
-			faultyWake
-			faultyLook
-		}{core, faultyBatch{f}, faultyWake{f}, faultyLook{f}}
-	case batch && wake:
-		return struct {
-			faultyCore
-			faultyBatch
-			faultyWake
-		}{core, faultyBatch{f}, faultyWake{f}}
-	case batch && look:
-		return struct {
-			faultyCore
-			faultyBatch
-			faultyLook
-		}{core, faultyBatch{f}, faultyLook{f}}
-	case wake && look:
-		return struct {
-			faultyCore
-			faultyWake
-			faultyLook
-		}{core, faultyWake{f}, faultyLook{f}}
-	case batch:
-		return struct {
-			faultyCore
-			faultyBatch
-		}{core, faultyBatch{f}}
-	case wake:
-		return struct {
-			faultyCore
-			faultyWake
-		}{core, faultyWake{f}}
-	case look:
-		return struct {
-			faultyCore
-			faultyLook
-		}{core, faultyLook{f}}
-	}
-	return core
-}
+// Driver returns the failing driver. It serves the optional interfaces that the
+// inner driver serves, see [driver.As].
+func (f *Faulty) Driver() driver.Driver { return faultyDriver{f} }
 
-// call runs do under the fault armed for m.
-func (f *Faulty) call(ctx context.Context, m Method, do func() error) error {
+// call runs do under the fault armed for m. Silence ends with ctx, with Heal, or
+// after patience if that is not zero.
+func (f *Faulty) call(ctx context.Context, m Method, patience time.Duration, do func() error) error {
 	f.mu.Lock()
 	f.calls[m]++
 	fault, healed := f.armed[m], f.healed
@@ -170,7 +123,15 @@ func (f *Faulty) call(ctx context.Context, m Method, do func() error) error {
 	f.mu.Unlock()
 
 	silence := func() error {
+		var enough <-chan time.Time
+		if patience > 0 {
+			t := time.NewTimer(patience)
+			defer t.Stop()
+			enough = t.C
+		}
 		select {
+		case <-enough:
+			return ErrInjected
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-healed:
@@ -206,10 +167,32 @@ func (f *Faulty) call(ctx context.Context, m Method, do func() error) error {
 	return do()
 }
 
-type faultyCore struct{ f *Faulty }
+// faultyDriver has all methods there are; the inner driver must serve those that
+// are called.
+type faultyDriver struct{ f *Faulty }
 
-func (c faultyCore) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
-	err = c.f.call(ctx, Acquire, func() (err error) {
+var _ driver.Partial = faultyDriver{}
+
+func (c faultyDriver) Serves(iface any) (ok bool) {
+	switch iface.(type) {
+	case *driver.BatchRenewer:
+		_, ok = driver.As[driver.BatchRenewer](c.f.inner)
+	case *driver.Queuer:
+		_, ok = driver.As[driver.Queuer](c.f.inner)
+	case *driver.Waker:
+		_, ok = driver.As[driver.Waker](c.f.inner)
+	case *driver.LossWatcher:
+		_, ok = driver.As[driver.LossWatcher](c.f.inner)
+	case *driver.Inspector:
+		_, ok = driver.As[driver.Inspector](c.f.inner)
+	case *driver.Limiter:
+		_, ok = driver.As[driver.Limiter](c.f.inner)
+	}
+	return ok
+}
+
+func (c faultyDriver) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
+	err = c.f.call(ctx, Acquire, 0, func() (err error) {
 		g, err = c.f.inner.Acquire(ctx, r)
 		return err
 	})
@@ -219,8 +202,8 @@ func (c faultyCore) Acquire(ctx context.Context, r driver.Request) (g driver.Gra
 	return g, err
 }
 
-func (c faultyCore) Renew(ctx context.Context, h driver.Hold) (g driver.Grant, err error) {
-	err = c.f.call(ctx, Renew, func() (err error) {
+func (c faultyDriver) Renew(ctx context.Context, h driver.Hold) (g driver.Grant, err error) {
+	err = c.f.call(ctx, Renew, 0, func() (err error) {
 		g, err = c.f.inner.Renew(ctx, h)
 		return err
 	})
@@ -230,8 +213,8 @@ func (c faultyCore) Renew(ctx context.Context, h driver.Hold) (g driver.Grant, e
 	return g, err
 }
 
-func (c faultyCore) Release(ctx context.Context, h driver.Hold) (r driver.Released, err error) {
-	err = c.f.call(ctx, Release, func() (err error) {
+func (c faultyDriver) Release(ctx context.Context, h driver.Hold) (r driver.Released, err error) {
+	err = c.f.call(ctx, Release, 0, func() (err error) {
 		r, err = c.f.inner.Release(ctx, h)
 		return err
 	})
@@ -241,24 +224,17 @@ func (c faultyCore) Release(ctx context.Context, h driver.Hold) (r driver.Releas
 	return r, err
 }
 
-func (c faultyCore) Limits() driver.Limits {
-	if l, ok := c.f.inner.(driver.Limiter); ok {
-		return l.Limits()
-	}
-	return driver.Limits{}
-}
+func (c faultyDriver) Limits() driver.Limits { return c.f.inner.(driver.Limiter).Limits() }
 
-func (c faultyCore) Close() error {
+func (c faultyDriver) Close() error {
 	if cl, ok := c.f.inner.(io.Closer); ok {
 		return cl.Close()
 	}
 	return nil
 }
 
-type faultyBatch struct{ f *Faulty }
-
-func (c faultyBatch) RenewBatch(ctx context.Context, holds []driver.Hold) (errs []error) {
-	err := c.f.call(ctx, Renew, func() error {
+func (c faultyDriver) RenewBatch(ctx context.Context, holds []driver.Hold) (errs []error) {
+	err := c.f.call(ctx, Renew, 0, func() error {
 		errs = c.f.inner.(driver.BatchRenewer).RenewBatch(ctx, holds)
 		return nil
 	})
@@ -271,10 +247,8 @@ func (c faultyBatch) RenewBatch(ctx context.Context, holds []driver.Hold) (errs 
 	return errs
 }
 
-type faultyWake struct{ f *Faulty }
-
-func (c faultyWake) Wake(ctx context.Context, key string) (hint <-chan struct{}, stop func(), err error) {
-	err = c.f.call(ctx, Wake, func() (err error) {
+func (c faultyDriver) Wake(ctx context.Context, key string) (hint <-chan struct{}, stop func(), err error) {
+	err = c.f.call(ctx, Wake, 0, func() (err error) {
 		hint, stop, err = c.f.inner.(driver.Waker).Wake(ctx, key)
 		return err
 	})
@@ -285,28 +259,74 @@ func (c faultyWake) Wake(ctx context.Context, key string) (hint <-chan struct{},
 	return hint, stop, err
 }
 
-type faultyLook struct{ f *Faulty }
-
-func (c faultyLook) Inspect(ctx context.Context, key string) (h driver.Holder, err error) {
-	err = c.f.call(ctx, Inspect, func() (err error) {
+func (c faultyDriver) Inspect(ctx context.Context, key string) (h driver.Holder, err error) {
+	err = c.f.call(ctx, Inspect, 0, func() (err error) {
 		h, err = c.f.inner.(driver.Inspector).Inspect(ctx, key)
 		return err
 	})
 	return h, err
 }
 
-func (c faultyLook) List(ctx context.Context, prefix string, limit int) (hs []driver.Holder, err error) {
-	err = c.f.call(ctx, Inspect, func() (err error) {
+func (c faultyDriver) List(ctx context.Context, prefix string, limit int) (hs []driver.Holder, err error) {
+	err = c.f.call(ctx, Inspect, 0, func() (err error) {
 		hs, err = c.f.inner.(driver.Inspector).List(ctx, prefix, limit)
 		return err
 	})
 	return hs, err
 }
 
-func (c faultyLook) ForceRelease(ctx context.Context, key string) (r driver.Released, err error) {
-	err = c.f.call(ctx, Inspect, func() (err error) {
+func (c faultyDriver) ForceRelease(ctx context.Context, key string) (r driver.Released, err error) {
+	err = c.f.call(ctx, Inspect, 0, func() (err error) {
 		r, err = c.f.inner.(driver.Inspector).ForceRelease(ctx, key)
 		return err
 	})
 	return r, err
+}
+
+// AcquireQueued fails as Acquire does, but notices silence after a TTL, as a driver
+// of a queue must. A connection that falls silent while the call waits in line loses
+// what comes then.
+func (c faultyDriver) AcquireQueued(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
+	err = c.f.call(ctx, Acquire, r.TTL, func() (err error) {
+		g, err = c.f.inner.(driver.Queuer).AcquireQueued(ctx, r)
+		return err
+	})
+	if c.f.silenced(Acquire) && (err == nil || driver.IsNotApplied(err)) {
+		err = c.f.call(ctx, Acquire, r.TTL, func() error { return ErrInjected })
+	}
+	if err != nil {
+		g = driver.Grant{}
+	}
+	return g, err
+}
+
+// WatchLoss never tells of a loss that came while Wake was armed with silence.
+func (c faultyDriver) WatchLoss(h driver.Hold) (lost <-chan struct{}, stop func()) {
+	c.f.mu.Lock()
+	c.f.calls[Wake]++
+	c.f.mu.Unlock()
+	real, unwatch := c.f.inner.(driver.LossWatcher).WatchLoss(h)
+	heard, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer unwatch()
+		select {
+		case <-real:
+			if !c.f.silenced(Wake) {
+				close(heard)
+			}
+		case <-stopped:
+		}
+	}()
+	return heard, sync.OnceFunc(func() { close(stopped) })
+}
+
+// silenced reports whether answers to calls of m are lost.
+func (f *Faulty) silenced(m Method) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch f.armed[m].Kind {
+	case BlackHole, Swallow, Deaf:
+		return true
+	}
+	return false
 }

@@ -15,54 +15,44 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestFaultyHasTheInterfacesOfItsDriver(t *testing.T) {
-	full := memlock.NewDriver(nil)
+func TestFaultyServesWhatItsDriverServes(t *testing.T) {
 	type batch = driver.BatchRenewer
-	type wake = driver.Waker
 	type look = driver.Inspector
-	b, w, l := full.(batch), full.(wake), full.(look)
+	full := memlock.NewDriver(&memlock.Space{Queue: true, PushLoss: true})
 	for name, d := range map[string]driver.Driver{
 		"none": struct{ driver.Driver }{full},
 		"batch": struct {
 			driver.Driver
 			batch
-		}{full, b},
-		"wake": struct {
-			driver.Driver
-			wake
-		}{full, w},
-		"look": struct {
-			driver.Driver
-			look
-		}{full, l},
-		"batch and wake": struct {
-			driver.Driver
-			batch
-			wake
-		}{full, b, w},
+		}{full, full.(batch)},
 		"batch and look": struct {
 			driver.Driver
 			batch
 			look
-		}{full, b, l},
-		"wake and look": struct {
-			driver.Driver
-			wake
-			look
-		}{full, w, l},
-		"all": full,
+		}{full, full.(batch), full.(look)},
+		"as a space is":         memlock.NewDriver(nil),
+		"with a queue":          memlock.NewDriver(&memlock.Space{Queue: true}),
+		"with losses pushed":    memlock.NewDriver(&memlock.Space{PushLoss: true}),
+		"all":                   full,
+		"a failing one of them": lockstest.NewFaulty(memlock.NewDriver(nil)).Driver(),
 	} {
-		f := lockstest.NewFaulty(d).Driver()
-		has := func(d driver.Driver) (is [3]bool) {
-			_, is[0] = d.(batch)
-			_, is[1] = d.(wake)
-			_, is[2] = d.(look)
-			return is
-		}
-		if has(f) != has(d) {
-			t.Errorf("%s: the failing driver has %v, the driver %v", name, has(f), has(d))
+		if has, want := served(lockstest.NewFaulty(d).Driver()), served(d); has != want {
+			t.Errorf("%s: the failing driver serves %v, the driver %v", name, has, want)
 		}
 	}
+	if served(full) == served(memlock.NewDriver(nil)) {
+		t.Error("the options of a Space change nothing")
+	}
+}
+
+func served(d driver.Driver) (is [6]bool) {
+	_, is[0] = driver.As[driver.BatchRenewer](d)
+	_, is[1] = driver.As[driver.Queuer](d)
+	_, is[2] = driver.As[driver.Waker](d)
+	_, is[3] = driver.As[driver.LossWatcher](d)
+	_, is[4] = driver.As[driver.Inspector](d)
+	_, is[5] = driver.As[driver.Limiter](d)
+	return is
 }
 
 func TestKindsOfFault(t *testing.T) {

@@ -15,10 +15,18 @@ import (
 // Space holds the keys that its drivers share. The zero Space is empty and ready
 // for use. It is safe for concurrent use and must not be copied.
 type Space struct {
+	// Queue makes waiters stand in line, first come, first served. Default: they
+	// poll, and are woken by a release. Set it before the first use, like PushLoss.
+	Queue bool
+	// PushLoss tells a holder at once that its record was deleted, taken or forced
+	// free. Default: its next renewal does.
+	PushLoss bool
+
 	mu      sync.Mutex
 	records map[string]record
 	fence   int64 // the last one given
 	wakers  map[string]map[chan struct{}]struct{}
+	lines   map[string][]*waiter
 }
 
 type record struct {
@@ -27,6 +35,7 @@ type record struct {
 	label   string
 	since   time.Time
 	expires time.Time
+	lost    chan struct{} // closed when the record goes; nil if nobody watches it
 }
 
 // New returns a Locker on space, which stands for one process. A nil space is a
@@ -68,7 +77,9 @@ func Plugin(space *Space) locks.Plugin {
 func (s *Space) Delete(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.records, key)
+	if _, held := s.live(key); held {
+		s.end(key)
+	}
 }
 
 // Len returns the number of keys held.
@@ -83,10 +94,22 @@ func (s *Space) Len() int {
 func (s *Space) live(key string) (record, bool) {
 	r, ok := s.records[key]
 	if ok && !time.Now().Before(r.expires) {
-		delete(s.records, key)
-		return record{}, false
+		s.end(key)
+		r, ok = s.records[key]
 	}
 	return r, ok
+}
+
+// end removes the record of key and gives the key to the first in line, or tells
+// those who poll. The caller holds mu.
+func (s *Space) end(key string) {
+	if lost := s.records[key].lost; lost != nil {
+		close(lost)
+	}
+	delete(s.records, key)
+	if !s.grantNext(key) {
+		s.wake(key)
+	}
 }
 
 // expire removes what has run out. The caller holds mu.
@@ -106,10 +129,10 @@ func (s *Space) wake(key string) {
 	}
 }
 
-func (r record) holder(key string) driver.Holder {
+func (s *Space) holder(key string, r record) driver.Holder {
 	return driver.Holder{
 		Key: key, Label: r.label, Token: r.token, Fence: r.fence,
-		Since: r.since, Remaining: time.Until(r.expires),
+		Since: r.since, Remaining: time.Until(r.expires), Waiters: len(s.lines[key]),
 	}
 }
 
@@ -120,31 +143,60 @@ var (
 	_ driver.BatchRenewer = (*memDriver)(nil)
 	_ driver.Waker        = (*memDriver)(nil)
 	_ driver.Inspector    = (*memDriver)(nil)
+	_ driver.Queuer       = (*memDriver)(nil)
+	_ driver.LossWatcher  = (*memDriver)(nil)
+	_ driver.Partial      = (*memDriver)(nil)
 )
+
+// Serves implements [driver.Partial].
+func (d *memDriver) Serves(iface any) bool {
+	switch iface.(type) {
+	case *driver.Queuer:
+		return d.s.Queue
+	case *driver.LossWatcher:
+		return d.s.PushLoss
+	}
+	return true
+}
 
 func (d *memDriver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, driver.NotApplied(err)
 	}
-	s := d.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
+	d.s.mu.Lock()
+	defer d.s.mu.Unlock()
+	rec, ours := d.s.acquire(r)
+	if !ours {
+		return driver.Grant{}, &driver.HeldError{Holder: d.s.holder(r.Key, rec)}
+	}
+	return driver.Grant{Fence: rec.fence}, nil
+}
+
+// acquire grants the key to r if it is free or r's already, and returns the record
+// that the key has then. The caller holds mu.
+func (s *Space) acquire(r driver.Request) (rec record, ours bool) {
 	rec, held := s.live(r.Key)
 	switch {
-	case held && rec.token != r.Token:
-		return driver.Grant{}, &driver.HeldError{Holder: rec.holder(r.Key)}
-	case held:
-		rec.expires = now.Add(r.TTL)
-	default:
-		s.fence++
-		rec = record{r.Token, s.fence, r.Label, now, now.Add(r.TTL)}
+	case !held, mutation.On("lock-exclusion"):
+		return s.grant(r), true
+	case rec.token != r.Token:
+		return rec, false
 	}
+	rec.expires = time.Now().Add(r.TTL)
+	s.records[r.Key] = rec
+	return rec, true
+}
+
+// grant gives the key, which is free, to r. The caller holds mu.
+func (s *Space) grant(r driver.Request) record {
+	s.fence++
+	now := time.Now()
+	rec := record{token: r.Token, fence: s.fence, label: r.Label, since: now, expires: now.Add(r.TTL)}
 	if s.records == nil {
 		s.records = make(map[string]record)
 	}
 	s.records[r.Key] = rec
-	return driver.Grant{Fence: rec.fence}, nil
+	return rec
 }
 
 func (d *memDriver) Renew(ctx context.Context, h driver.Hold) (driver.Grant, error) {
@@ -197,8 +249,7 @@ func (d *memDriver) Release(ctx context.Context, h driver.Hold) (driver.Released
 	case !ours && !mutation.On("release-without-token"):
 		return driver.ReleasedOther, nil
 	}
-	delete(s.records, h.Key)
-	s.wake(h.Key)
+	s.end(h.Key)
 	return driver.ReleasedOK, nil
 }
 
@@ -231,7 +282,7 @@ func (d *memDriver) Inspect(_ context.Context, key string) (driver.Holder, error
 	if !held {
 		return driver.Holder{}, driver.ErrFree
 	}
-	return rec.holder(key), nil
+	return d.s.holder(key, rec), nil
 }
 
 func (d *memDriver) List(_ context.Context, prefix string, limit int) ([]driver.Holder, error) {
@@ -242,7 +293,7 @@ func (d *memDriver) List(_ context.Context, prefix string, limit int) ([]driver.
 	var found []driver.Holder
 	for key, rec := range s.records {
 		if strings.HasPrefix(key, prefix) {
-			found = append(found, rec.holder(key))
+			found = append(found, s.holder(key, rec))
 		}
 	}
 	slices.SortFunc(found, func(a, b driver.Holder) int { return strings.Compare(a.Key, b.Key) })
@@ -258,7 +309,6 @@ func (d *memDriver) ForceRelease(_ context.Context, key string) (driver.Released
 	if !held {
 		return driver.ReleasedGone, nil
 	}
-	delete(s.records, key)
-	s.wake(key)
+	s.end(key)
 	return driver.ReleasedOK, nil
 }

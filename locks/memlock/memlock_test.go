@@ -14,8 +14,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func harness() lockstest.Harness {
-	space := new(memlock.Space)
+func harness() lockstest.Harness { return harnessOn(new(memlock.Space)) }
+
+func harnessOn(space *memlock.Space) lockstest.Harness {
 	return lockstest.Harness{
 		New:    func(testing.TB) driver.Driver { return memlock.NewDriver(space) },
 		Delete: func(_ testing.TB, key string) { space.Delete(key) },
@@ -28,6 +29,14 @@ func harness() lockstest.Harness {
 
 func TestConformance(t *testing.T) {
 	h := harness()
+	h.TTL = 10 * time.Second
+	h.Virtual = true
+	lockstest.Run(t, h)
+}
+
+// The same where waiters stand in line and losses are pushed.
+func TestConformanceWithQueueAndPush(t *testing.T) {
+	h := harnessOn(&memlock.Space{Queue: true, PushLoss: true})
 	h.TTL = 10 * time.Second
 	h.Virtual = true
 	lockstest.Run(t, h)
