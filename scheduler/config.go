@@ -11,6 +11,7 @@ import (
 
 	"github.com/solotick/solotick/leader"
 	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/scheduler/cronspec"
 	"github.com/solotick/solotick/store"
 )
 
@@ -147,8 +148,9 @@ func (c Config) Validate() error {
 	if !slices.Contains([]Gate{GateLock, GateLeader, GateNone}, c.Gate) {
 		bad("gate", "%q is none of lock, leader, none", c.Gate)
 	}
-	if _, err := time.LoadLocation(c.TimeZone); err != nil || c.TimeZone == "Local" {
-		bad("timezone", "%q is not a zone of the IANA database: write a name such as UTC or Europe/Berlin", c.TimeZone)
+	// Asked of cronspec, which has the zone data that the schedules are read with.
+	if _, err := cronspec.Parse("@daily", cronspec.Options{Zone: c.TimeZone}); err != nil {
+		bad("timezone", "%v", err)
 	}
 	if c.Lease < minLease || c.Lease > maxLease {
 		bad("lease", "%v is outside %v to %v", c.Lease, minLease, maxLease)

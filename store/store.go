@@ -115,6 +115,10 @@ type Registered struct {
 	Jobs []JobState
 }
 
+// DefaultMaxAttempts bounds the attempts of an enqueued row that names no bound
+// itself, so that one which kills its process every time does not do so for ever.
+const DefaultMaxAttempts = 34
+
 // NewExecution is a row to be inserted. Fields that the store sets itself are
 // not here.
 type NewExecution struct {
@@ -129,7 +133,7 @@ type NewExecution struct {
 	RunAt       Millis        // 0: the store's time now
 	Delay       time.Duration // added to RunAt
 	Priority    int
-	MaxAttempts int
+	MaxAttempts int // 0: no bound; for an enqueued row DefaultMaxAttempts
 	OnCrash     OnCrash
 	Timeout     time.Duration
 	Mode        Mode

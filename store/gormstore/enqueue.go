@@ -1,6 +1,7 @@
 package gormstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -56,6 +57,9 @@ func enqueue(ctx context.Context, c sqldialect.Conn, t tables, ns string, rows [
 		return nil, nil
 	}
 	rows = slices.Clone(rows)
+	for i := range rows {
+		rows[i].MaxAttempts = cmp.Or(rows[i].MaxAttempts, store.DefaultMaxAttempts)
+	}
 	if err := checkNew(rows); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -130,7 +131,9 @@ func (s *Store) Enqueue(ctx context.Context, ns string, rows []store.NewExecutio
 	defer s.mu.Unlock()
 	news := make([]*store.NewExecution, len(rows))
 	for i := range rows {
-		news[i] = &rows[i]
+		row := rows[i]
+		row.MaxAttempts = cmp.Or(row.MaxAttempts, store.DefaultMaxAttempts)
+		news[i] = &row
 	}
 	if err := sp.checkNew(news); err != nil {
 		return nil, err
