@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/solotick/solotick/locks"
@@ -39,7 +40,7 @@ func (s *lockSource) check() error {
 }
 
 func (s *lockSource) campaign(ctx context.Context, answered func(error)) (win, error) {
-	opts := append(s.opts[:len(s.opts):len(s.opts)], locks.WithAnswers(answered))
+	opts := append(slices.Clip(s.opts), locks.WithAnswers(answered))
 	// The first look is not left to whoever of this process stands in line before.
 	lease, err := s.locker.TryAcquire(ctx, s.key, opts...)
 	if errors.Is(err, locks.ErrHeld) {
