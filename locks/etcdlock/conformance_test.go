@@ -1,0 +1,81 @@
+package etcdlock_test
+
+import (
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/solotick/solotick/internal/faultproxy"
+	"github.com/solotick/solotick/internal/testenv"
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/driver"
+	"github.com/solotick/solotick/locks/etcdlock"
+	"github.com/solotick/solotick/locks/lockstest"
+)
+
+func harness(tb testing.TB, server *testenv.Server) lockstest.Harness {
+	admin := console(tb, server.Addr())
+	count(tb, admin, "") // connects, before the suite counts goroutines
+	return lockstest.Harness{
+		TTL: ttl,
+		New: func(tb testing.TB) driver.Driver { tb.Helper(); return open(tb, "", server.Addr()) },
+		Delete: func(tb testing.TB, key string) {
+			tb.Helper()
+			all, err := admin.Get(tb.Context(), etcdlock.DefaultPrefix+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+			if err != nil {
+				tb.Fatal(err)
+			}
+			dir := etcdlock.Path(etcdlock.DefaultPrefix, key)
+			if _, err := admin.Delete(tb.Context(), dir, clientv3.WithPrefix()); err != nil {
+				tb.Fatal(err)
+			}
+			if count(tb, admin, etcdlock.DefaultPrefix+"/") >= len(all.Kvs) {
+				tb.Fatalf("nothing was deleted at %s", dir)
+			}
+		},
+		Restart: func(tb testing.TB) {
+			tb.Helper()
+			server.Kill()
+			server.Restart()
+		},
+		Proxied: func(tb testing.TB) (driver.Driver, func(), func()) {
+			tb.Helper()
+			proxy := faultproxy.Start(tb, server.Addr())
+			return open(tb, "", proxy.Addr()), func() { proxy.BlackHole(faultproxy.Both) }, proxy.Pass
+		},
+	}
+}
+
+func TestConformance(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes minutes")
+	}
+	t.Parallel()
+	lockstest.Run(t, harness(t, testenv.Etcd(t, 1)[0]))
+}
+
+// All traffic through a proxy that does no harm but cuts every connection now and
+// then, by the restarts of the suite.
+func TestConformanceThroughAProxy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes minutes")
+	}
+	t.Parallel()
+	server := testenv.Etcd(t, 1)[0]
+	proxy := faultproxy.Start(t, server.Addr())
+	h := harness(t, server)
+	h.New = func(tb testing.TB) driver.Driver { tb.Helper(); return open(tb, "", proxy.Addr()) }
+	h.Restart = func(testing.TB) { proxy.Reset() }
+	lockstest.Run(t, h)
+}
+
+func BenchmarkLock(b *testing.B) { lockstest.Bench(b, harness(b, testenv.Etcd(b, 1)[0])) }
+
+func locker(tb testing.TB, p process, cfg locks.Config) *locks.Locker {
+	tb.Helper()
+	l, err := locks.New(p, cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return l
+}
