@@ -153,7 +153,11 @@ func renewalIsForTheHolder(b *bench) {
 	h := b.grant(d, b.request(b.key("k")))
 	b.wantRenewal(d, h, nil)
 	b.wantRenewal(d, h, nil) // also twice within one tick of any clock
-	b.wantRenewal(other, h, nil)
+	if !b.h.Sessions {
+		b.wantRenewal(other, h, nil)
+	} else if _, err := other.Renew(b.within(b.patience()), h); err == nil || errors.Is(err, driver.ErrNotOurs) {
+		b.Errorf("another session's Renew = %v, want unknown", err)
+	}
 
 	wrongToken, wrongFence, wrongKey := h, h, h
 	wrongToken.Token = driver.NewToken()

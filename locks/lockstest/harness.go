@@ -35,6 +35,10 @@ type Harness struct {
 	// TTL is a short TTL that the backend honours, long enough that a busy test
 	// machine renews in time. Default 1s.
 	TTL time.Duration
+	// Sessions says that a grant lives with the driver that took it, as a node of a
+	// session does, so that another driver cannot renew it: its answer must then be
+	// unknown, never nil.
+	Sessions bool
 	// Virtual runs every case in a testing/synctest bubble. Only a backend in
 	// memory can.
 	Virtual bool

@@ -124,6 +124,7 @@ func manyNames(b *bench) {
 	for i := range leases {
 		leases[i] = b.try(p, b.key(fmt.Sprint(i)))
 	}
+	before := p.Calls(Renew) // taking them may have lasted
 	b.sleep(2 * b.h.TTL)
 	for i, lease := range leases {
 		if err := lease.Err(); err != nil {
@@ -131,7 +132,7 @@ func manyNames(b *bench) {
 		}
 	}
 	if _, ok := driver.As[driver.BatchRenewer](p.inner); ok {
-		if calls := p.Calls(Renew); calls > 2*2*3+4 {
+		if calls := p.Calls(Renew) - before; calls > 2*2*3+4 {
 			b.Errorf("%d renewal requests for %d leases in two TTLs", calls, n)
 		}
 	}
