@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/solotick/solotick/locks"
@@ -27,7 +26,9 @@ func TestRandomFaults(t *testing.T) {
 	for i := range seeds {
 		seed := uint64(i)
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { randomFaults(t, rand.New(rand.NewPCG(seed, 1))) })
+			spaces(t, func(t *testing.T, space *memlock.Space) {
+				randomFaults(t, space, rand.New(rand.NewPCG(seed, 1)))
+			})
 		})
 	}
 }
@@ -57,8 +58,7 @@ func (w *ledger) granted(lease *locks.Lease) {
 	w.last[lease.Key()], w.deleted[lease.Key()] = lease, false
 }
 
-func randomFaults(t *testing.T, r *rand.Rand) {
-	space := new(memlock.Space)
+func randomFaults(t *testing.T, space *memlock.Space, r *rand.Rand) {
 	w := &ledger{t: t, last: make(map[string]*locks.Lease), deleted: make(map[string]bool)}
 	names := keys(3)
 	var procs []*process
