@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 )
 
@@ -34,6 +36,10 @@ func (d *Dialect) Classify(err error) Class {
 	if c := d.classify(err); c != Other {
 		return c
 	}
+	var network net.Error
+	if errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return Unavailable
+	}
 	for _, lost := range []error{
 		context.Canceled, context.DeadlineExceeded, driver.ErrBadConn, sql.ErrConnDone, sql.ErrTxDone, errClosed,
 	} {
@@ -56,13 +62,18 @@ func (d *Dialect) NotApplied(err error) bool {
 	switch d.Classify(err) {
 	case Busy, Unique, Full, ReadOnly, Schema:
 		return true
-	default:
-		return false
 	}
+	// What was not sent cannot be applied.
+	var dial *net.OpError
+	if errors.As(err, &dial) && dial.Op == "dial" {
+		return true
+	}
+	return err != nil && d.refused(err)
 }
 
 // UniqueColumns names the columns of the unique index that err says was broken,
-// without their table; nil if err is of another class.
+// without their table; nil if err is of another class. MySQL and PostgreSQL tell
+// the name of the index instead, which is then the only entry.
 func (d *Dialect) UniqueColumns(err error) []string {
 	if d.Classify(err) != Unique {
 		return nil
@@ -73,89 +84,12 @@ func (d *Dialect) UniqueColumns(err error) []string {
 // Explain puts an error that says "the database cannot answer" into plain words
 // with a remedy. It wraps err. Errors of the other classes come back as they are.
 func (d *Dialect) Explain(err error) error {
-	switch d.Classify(err) {
-	case Busy:
+	class := d.Classify(err)
+	if class == Busy {
 		return fmt.Errorf("the database is locked by another writer: %w", err)
-	case Full:
-		return fmt.Errorf("the disk or the database is full, nothing was written: make space: %w", err)
-	case ReadOnly:
-		return fmt.Errorf("the database cannot be written: check the permissions of the file and its directory: %w", err)
-	case Corrupt:
-		return fmt.Errorf("the database file is damaged or not a database: restore it from a backup: %w", err)
-	default:
-		return err
 	}
-}
-
-// Result codes of SQLite, https://www.sqlite.org/rescode.html.
-const (
-	sqliteError      = 1
-	sqlitePerm       = 3
-	sqliteBusy       = 5
-	sqliteLocked     = 6
-	sqliteNoMem      = 7
-	sqliteReadOnly   = 8
-	sqliteInterrupt  = 9
-	sqliteIOErr      = 10
-	sqliteCorrupt    = 11
-	sqliteFull       = 13
-	sqliteCantOpen   = 14
-	sqliteProtocol   = 15
-	sqliteConstraint = 19
-	sqliteNotADB     = 26
-
-	sqliteConstraintPrimaryKey = sqliteConstraint | 6<<8
-	sqliteConstraintUnique     = sqliteConstraint | 8<<8
-)
-
-func classifySQLite(err error) Class {
-	var coded interface{ Code() int }
-	if !errors.As(err, &coded) {
-		return Other
+	if remedy := d.remedies[class]; remedy != "" {
+		return fmt.Errorf("%s: %w", remedy, err)
 	}
-	code := coded.Code()
-	switch code & 0xff { // the rest is the extended part, such as 517 BUSY_SNAPSHOT
-	case sqliteBusy, sqliteLocked, sqliteProtocol:
-		return Busy
-	case sqliteFull:
-		return Full
-	case sqliteReadOnly:
-		return ReadOnly
-	case sqliteCorrupt, sqliteNotADB:
-		return Corrupt
-	case sqliteIOErr, sqliteCantOpen, sqlitePerm, sqliteNoMem, sqliteInterrupt:
-		return Unavailable
-	case sqliteConstraint:
-		if code == sqliteConstraintUnique || code == sqliteConstraintPrimaryKey {
-			return Unique
-		}
-	case sqliteError:
-		// SQLite has no code of its own for these.
-		if m := err.Error(); strings.Contains(m, "no such table") || strings.Contains(m, "no such column") ||
-			strings.Contains(m, "has no column named") {
-			return Schema
-		}
-	}
-	return Other
-}
-
-// uniqueColumnsSQLite reads "UNIQUE constraint failed: table.a, table.b".
-func uniqueColumnsSQLite(err error) []string {
-	_, list, ok := strings.Cut(err.Error(), "constraint failed: ")
-	if !ok {
-		return nil
-	}
-	// The driver may put text of its own in front and a code "(2067)" behind.
-	if _, rest, again := strings.Cut(list, "constraint failed: "); again {
-		list = rest
-	}
-	if i := strings.IndexAny(list, "(\n"); i >= 0 {
-		list = list[:i]
-	}
-	var columns []string
-	for c := range strings.SplitSeq(list, ",") {
-		c = strings.TrimSpace(c)
-		columns = append(columns, c[strings.LastIndexByte(c, '.')+1:])
-	}
-	return columns
+	return err
 }

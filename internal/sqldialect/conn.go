@@ -61,7 +61,7 @@ func (c Conn) InTx() bool { return c.tx }
 // number decides nothing: drivers disagree about rows passed over (gorm#7393).
 // For an UPDATE that always changes a column they agree.
 func (c Conn) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	res, err := c.pool.ExecContext(ctx, query, args...)
+	res, err := c.pool.ExecContext(ctx, c.Bind(query), args...)
 	if err != nil {
 		return 0, err
 	}
@@ -71,7 +71,7 @@ func (c Conn) Exec(ctx context.Context, query string, args ...any) (int64, error
 // Query runs a statement and calls scan for each row. The rows are closed when
 // it returns, so statements of one connection never overlap.
 func (c Conn) Query(ctx context.Context, query string, args []any, scan func(Rows) error) (err error) {
-	rows, err := c.pool.QueryContext(ctx, query, args...)
+	rows, err := c.pool.QueryContext(ctx, c.Bind(query), args...)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package sqldialect
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"gorm.io/gorm"
@@ -12,8 +13,10 @@ type Dialect struct {
 	Name string // as GORM's dialector calls it
 
 	// NowMillis and NowMicros are expressions for the server's clock since the Unix
-	// epoch, UTC, as an integer. The clock is read when the statement has its
-	// locks, and once per statement. SQLite's clock has a resolution of 1 ms.
+	// epoch, UTC, as an integer. SQLite reads the clock when the statement has its
+	// locks, and MySQL when it begins, both once per statement. PostgreSQL reads it
+	// wherever the expression stands, and again if it had to wait for a row: two of
+	// them in one statement may differ. SQLite's clock has a resolution of 1 ms.
 	NowMillis string
 	NowMicros string
 
@@ -25,22 +28,16 @@ type Dialect struct {
 	// index, without an error and without ending the transaction.
 	InsertIgnore string
 
-	classify      func(error) Class
-	uniqueColumns func(error) []string
-}
+	// Greatest is the function that returns the largest of its arguments.
+	Greatest string
 
-// sqlite is the dialect of SQLite 3.42 and later, over any driver whose errors
-// have a method Code() int with the extended result code.
-//
-// unixepoch('subsec') is a float of seconds; times 1000 it can lie a hair under
-// the whole millisecond (1.001 * 1000 = 1000.9999...), hence round before the cast.
-var sqlite = &Dialect{
-	Name:          "sqlite",
-	NowMillis:     "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)",
-	NowMicros:     "(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)",
-	InsertIgnore:  " ON CONFLICT DO NOTHING",
-	classify:      classifySQLite,
-	uniqueColumns: uniqueColumnsSQLite,
+	// TableOptions end a CREATE TABLE.
+	TableOptions string
+
+	classify      func(error) Class
+	refused       func(error) bool // by the server, so that nothing was applied
+	uniqueColumns func(error) []string
+	remedies      map[Class]string
 }
 
 // For returns the dialect of the database behind db.
@@ -51,8 +48,12 @@ func For(db *gorm.DB) (*Dialect, error) {
 	switch name := db.Name(); name {
 	case "sqlite":
 		return sqlite, nil
+	case "postgres":
+		return postgres, nil
+	case "mysql":
+		return mysql, nil
 	default:
-		return nil, fmt.Errorf("sqldialect: database %q is not supported: use sqlite", name)
+		return nil, fmt.Errorf("sqldialect: database %q is not supported: use sqlite, postgres or mysql", name)
 	}
 }
 
@@ -66,7 +67,10 @@ func (d *Dialect) List(n int) string {
 
 // Tuples is the right side of "(a, b) IN ..." for rows of width places each.
 func (d *Dialect) Tuples(rows, width int) string {
-	return "(VALUES " + d.Values(rows, d.List(width)) + ")"
+	if d == sqlite {
+		return "(VALUES " + d.Values(rows, d.List(width)) + ")"
+	}
+	return "(" + d.Values(rows, d.List(width)) + ")"
 }
 
 // Values repeats a row of an INSERT.
@@ -74,5 +78,41 @@ func (d *Dialect) Values(rows int, row string) string {
 	return row + strings.Repeat(", "+row, rows-1)
 }
 
-// SQLite is the dialect of SQLite.
-func SQLite() *Dialect { return sqlite }
+// OnConflict begins the assignments of an INSERT that meets a row with the same
+// key. MySQL, which knows no target and assigns from left to right, lets every
+// assignment see those before it.
+func (d *Dialect) OnConflict(key string) string {
+	if d == mysql {
+		return " ON DUPLICATE KEY UPDATE "
+	}
+	return " ON CONFLICT (" + key + ") DO UPDATE SET "
+}
+
+// Proposed is, in such an assignment, what the INSERT would have written.
+func (d *Dialect) Proposed(column string) string {
+	if d == mysql {
+		return "VALUES(" + column + ")"
+	}
+	return "excluded." + column
+}
+
+// Bind numbers the places of a query where the database wants that. A query
+// without a "?" comes back as it is, so it may be bound twice. A "?" that is not a
+// place has no room in our statements.
+func (d *Dialect) Bind(query string) string {
+	if d != postgres {
+		return query
+	}
+	i := strings.IndexByte(query, '?')
+	if i < 0 {
+		return query
+	}
+	b := make([]byte, 0, len(query)+32)
+	for n := int64(1); i >= 0; n++ {
+		b = append(append(b, query[:i]...), '$')
+		b = strconv.AppendInt(b, n, 10)
+		query = query[i+1:]
+		i = strings.IndexByte(query, '?')
+	}
+	return string(append(b, query...))
+}

@@ -201,18 +201,21 @@ func (s *Set) Check(ctx context.Context, c Conn) error {
 	return nil
 }
 
-// Up applies what is missing, all in one transaction, so that one of several
-// processes does it and the others find it done. Nothing is written when the
-// tables are up to date, newer, or not ours. Safe to call at every start.
+// Up applies what is missing, all in one transaction under a lock, so that one of
+// several processes does it and the others find it done. Nothing is written when
+// the tables are up to date, newer, or not ours. Safe to call at every start.
+//
+// MySQL has no transaction around its CREATE and ALTER TABLE: a migration that
+// fails there leaves what it has done and is run again, so its statements must be
+// harmless when repeated (IF NOT EXISTS).
 func (s *Set) Up(ctx context.Context, c Conn) error {
 	err := s.Check(ctx, c)
 	var schema *SchemaError
 	if err == nil || !errors.As(err, &schema) {
 		return err
 	}
-	// SQLite's write transaction is the lock. A server takes its own lock here.
-	err = c.Tx(ctx, func(tx Conn) error {
-		if _, err := tx.Exec(ctx, s.versionTable()); err != nil {
+	err = c.exclusively(ctx, s.table(), func(tx Conn) error {
+		if _, err := tx.Exec(ctx, s.versionTable(c.Dialect)); err != nil {
 			return err
 		}
 		st, err := s.Status(ctx, tx)
@@ -237,7 +240,7 @@ func (s *Set) Up(ctx context.Context, c Conn) error {
 	return c.Explain(err)
 }
 
-func (s *Set) versionTable() string {
+func (s *Set) versionTable(d *Dialect) string {
 	return "CREATE TABLE IF NOT EXISTS " + s.table() + ` (
   component  VARCHAR(32)  NOT NULL,
   version    INTEGER      NOT NULL,
@@ -245,7 +248,7 @@ func (s *Set) versionTable() string {
   checksum   VARCHAR(64)  NOT NULL,
   applied_ms BIGINT       NOT NULL,
   PRIMARY KEY (component, version)
-)`
+)` + d.TableOptions
 }
 
 func (s *Set) record(d *Dialect) string {
@@ -254,7 +257,7 @@ func (s *Set) record(d *Dialect) string {
 
 // SQL is the whole set as a script to be run by hand in an empty database.
 func (s *Set) SQL(d *Dialect) string {
-	out := []string{s.versionTable()}
+	out := []string{s.versionTable(d)}
 	for _, m := range s.migrations {
 		out = append(out, m.statements...)
 		insert := s.record(d)

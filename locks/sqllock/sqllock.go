@@ -23,12 +23,14 @@ const DefaultPrefix = "solotick_"
 type SchemaStatus = sqldialect.Status
 
 // Option changes how NewDriver makes a Driver.
-type Option func(*Driver)
+type Option func(*options)
+
+type options struct{ prefix string }
 
 // WithPrefix sets the prefix of the table names: a lower-case letter, then
 // letters, digits and underscores. Empty stands for the default, [DefaultPrefix].
 func WithPrefix(prefix string) Option {
-	return func(d *Driver) { d.prefix = cmp.Or(prefix, DefaultPrefix) }
+	return func(o *options) { o.prefix = cmp.Or(prefix, DefaultPrefix) }
 }
 
 // New returns a Locker on an open database, with tables of the default prefix. A
@@ -49,33 +51,42 @@ func New(db *gorm.DB, cfg *locks.Config) (*locks.Locker, error) {
 // transaction: a lock that were rolled back with its caller's work would have two
 // holders.
 func NewDriver(db *gorm.DB, opts ...Option) (*Driver, error) {
-	d := &Driver{prefix: DefaultPrefix}
-	for _, o := range opts {
-		o(d)
+	d := &Driver{}
+	if err := d.open(db, opts); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (r *rows) open(db *gorm.DB, opts []Option) error {
+	o := options{prefix: DefaultPrefix}
+	for _, set := range opts {
+		set(&o)
 	}
 	var err error
-	if d.conn, err = sqldialect.Pool(db); err != nil {
-		return nil, fmt.Errorf("sqllock: %w", err)
+	if r.conn, err = sqldialect.Pool(db); err != nil {
+		return fmt.Errorf("sqllock: %w", err)
 	}
-	if d.schema, err = sqldialect.LoadSet("locks", migrations, "migrations", d.prefix, d.conn.Dialect, nil); err != nil {
-		return nil, fmt.Errorf("sqllock: %w", err)
+	if r.schema, err = sqldialect.LoadSet("locks", migrations, "migrations", o.prefix, r.conn.Dialect, nil); err != nil {
+		return fmt.Errorf("sqllock: %w", err)
 	}
-	d.q = newStatements(d.prefix+"locks", d.conn.Dialect)
-	return d, nil
+	r.table = o.prefix + "locks"
+	r.channel = r.table
+	return nil
 }
 
 // Migrate makes the table, or brings it up to date. Calling it is needed only
 // where the program may not create tables when it first uses a lock.
-func (d *Driver) Migrate(ctx context.Context) error {
-	if err := d.schema.Up(ctx, d.conn); err != nil {
+func (r *rows) Migrate(ctx context.Context) error {
+	if err := r.schema.Up(ctx, r.conn); err != nil {
 		return fmt.Errorf("sqllock: migrate: %w", err)
 	}
 	return nil
 }
 
 // MigrationStatus tells which migrations are applied and which are pending.
-func (d *Driver) MigrationStatus(ctx context.Context) (SchemaStatus, error) {
-	st, err := d.schema.Status(ctx, d.conn)
+func (r *rows) MigrationStatus(ctx context.Context) (SchemaStatus, error) {
+	st, err := r.schema.Status(ctx, r.conn)
 	if err != nil {
 		return st, fmt.Errorf("sqllock: migration status: %w", err)
 	}
@@ -83,7 +94,7 @@ func (d *Driver) MigrationStatus(ctx context.Context) (SchemaStatus, error) {
 }
 
 // MigrationSQL is the schema as a script, for those who run migrations by hand.
-func (d *Driver) MigrationSQL() string { return d.schema.SQL(d.conn.Dialect) }
+func (r *rows) MigrationSQL() string { return r.schema.SQL(r.conn.Dialect) }
 
 // PluginConfig is the plugin's part of a configuration file.
 type PluginConfig struct {
@@ -98,12 +109,7 @@ func (c PluginConfig) Validate() error {
 	if c.DSN == "" {
 		return fmt.Errorf("sqllock: dsn: it is empty; name the database (for SQLite the path of a file)")
 	}
-	if c.TablePrefix != "" {
-		if err := sqldialect.CheckPrefix(c.TablePrefix); err != nil {
-			return fmt.Errorf("sqllock: table_prefix: %w", err)
-		}
-	}
-	return nil
+	return Settings{TablePrefix: c.TablePrefix}.Validate()
 }
 
 // Opener opens a database and tells how to close it. The program passes it in, so
@@ -123,14 +129,11 @@ func Plugin(name string, open Opener) locks.Plugin {
 			if err := cfg.Validate(); err != nil {
 				return nil, err
 			}
-			if cfg.TablePrefix == "" {
-				cfg.TablePrefix = DefaultPrefix
-			}
 			db, closer, err := open(ctx, cfg.DSN)
 			if err != nil {
 				return nil, fmt.Errorf("sqllock: %w", err)
 			}
-			d, err := NewDriver(db, WithPrefix(cfg.TablePrefix))
+			d, err := OpenBackend(db, Settings{TablePrefix: cfg.TablePrefix}, closer)
 			if err == nil {
 				err = d.Migrate(ctx)
 			}
@@ -138,16 +141,7 @@ func Plugin(name string, open Opener) locks.Plugin {
 				_ = closer() // the error that matters is the first
 				return nil, err
 			}
-			return &owned{d, closer}, nil
+			return d, nil
 		},
 	}
 }
-
-// owned is a driver that closes its database.
-type owned struct {
-	*Driver
-	closer func() error
-}
-
-// Close implements io.Closer.
-func (o *owned) Close() error { return o.closer() }

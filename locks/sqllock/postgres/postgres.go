@@ -1,0 +1,145 @@
+// Package postgres is package sqllock on PostgreSQL with pgx: it adds the plugin
+// for configuration files and the wake-up of waiters by LISTEN and NOTIFY. What is
+// guaranteed is told in package sqllock.
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"gorm.io/gorm"
+
+	"github.com/solotick/solotick/internal/sqldialect"
+	"github.com/solotick/solotick/internal/sqldialect/postgresdb"
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/driver"
+	"github.com/solotick/solotick/locks/sqllock"
+)
+
+// Name is the plugin's name in configuration files.
+const Name = "postgres"
+
+// Config is the plugin's part of a configuration file.
+type Config struct {
+	// Server says how to reach the database.
+	Server sqldialect.ServerConfig `yaml:",inline"`
+	// Mode is lease or advisory. Default lease.
+	Mode sqllock.Mode `yaml:"mode"`
+	// TablePrefix begins the name of the table. Default solotick_.
+	TablePrefix string `yaml:"table_prefix"`
+}
+
+// Validate reports the first setting that cannot work.
+func (c Config) Validate() error {
+	if err := (sqllock.Settings{Mode: c.Mode, TablePrefix: c.TablePrefix}).Validate(); err != nil {
+		return err
+	}
+	if _, err := postgresdb.Parse(c.Server); err != nil {
+		return fmt.Errorf("sqllock: %w", err)
+	}
+	return nil
+}
+
+// leased and advised are the drivers with the wake-up.
+type leased struct {
+	*sqllock.Driver
+	*listener
+}
+
+type advised struct {
+	sqllock.Backend
+	*listener
+}
+
+var (
+	_ driver.Waker        = (*leased)(nil)
+	_ driver.BatchRenewer = (*leased)(nil)
+	_ driver.Waker        = (*advised)(nil)
+	_ driver.Inspector    = (*advised)(nil)
+)
+
+// Close ends the listening; the database stays open.
+func (l *leased) Close() error {
+	l.end()
+	return nil
+}
+
+// Close ends the listening and closes what is below.
+func (a *advised) Close() error {
+	a.end()
+	return a.Backend.Close()
+}
+
+// NewDriver returns a driver of mode lease with wake-up on an open database whose
+// connections are pgx's. While somebody waits it has a connection of its own
+// beside the pool, made with the same settings. The db stays the caller's to
+// close, after the driver.
+func NewDriver(db *gorm.DB, opts ...sqllock.Option) (driver.Driver, error) {
+	d, err := sqllock.NewDriver(db, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &leased{d, newListener(db, d.Channel())}, nil
+}
+
+// New returns a Locker on an open database, as [sqllock.New] does, with wake-up.
+func New(db *gorm.DB, cfg *locks.Config) (*locks.Locker, error) {
+	d, err := NewDriver(db)
+	if err != nil {
+		return nil, err
+	}
+	if cfg == nil {
+		cfg = new(locks.Config)
+	}
+	return locks.New(d, *cfg)
+}
+
+// Plugin returns the backend called "postgres". The driver has connections of its
+// own, apart from those that carry the program's transactions. It opens also while
+// the server is away; the table is made at the first use if it is missing.
+func Plugin() locks.Plugin {
+	return locks.Plugin{
+		Name: Name,
+		Open: func(_ context.Context, decode func(any) error) (driver.Driver, error) {
+			var cfg Config
+			if err := decode(&cfg); err != nil {
+				return nil, err
+			}
+			return Open(cfg)
+		},
+	}
+}
+
+// Open opens the database of a configuration and returns the driver on it, which
+// closes it.
+func Open(cfg Config) (driver.Driver, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	db, closer, err := postgresdb.Open(cfg.Server)
+	if err != nil {
+		return nil, fmt.Errorf("sqllock: %w", err)
+	}
+	if cfg.Mode == sqllock.ModeAdvisory {
+		// Every key held has a connection: the bound is the number of keys.
+		if pool, err := db.DB(); err == nil && cfg.Server.MaxConns <= 0 {
+			pool.SetMaxOpenConns(0)
+		}
+	}
+	b, err := sqllock.OpenBackend(db, sqllock.Settings{Mode: cfg.Mode, TablePrefix: cfg.TablePrefix}, closer)
+	if err != nil {
+		_ = closer() // the error that matters is the first
+		return nil, err
+	}
+	l := newListener(db, b.Channel())
+	if renewer, ok := b.(driver.BatchRenewer); ok {
+		return &owned{advised{b, l}, renewer}, nil
+	}
+	return &advised{b, l}, nil
+}
+
+// owned is the driver of mode lease that closes its database.
+type owned struct {
+	advised
+	driver.BatchRenewer
+}
