@@ -23,6 +23,8 @@ const (
 	maxBatch = 4096
 	// unbounded is the time limit of a request whose caller has none.
 	unbounded = 5 * time.Second
+	// afterCallers is how much longer than its callers a pipeline waits.
+	afterCallers = 20 * time.Millisecond
 	// closeGrace bounds how long closing waits for pipelines under way.
 	closeGrace = time.Second
 )
@@ -170,7 +172,9 @@ func (b *batcher) send(batch []*call, n int) {
 			latest = end
 		}
 	}
-	ctx, cancel := context.WithDeadline(b.ctx, latest)
+	// The callers' contexts end first, so that they hear of those and not of the
+	// connection's deadline.
+	ctx, cancel := context.WithDeadline(b.ctx, latest.Add(afterCallers))
 	defer cancel()
 	b.exec(ctx, commands, false)
 	// A server that was restarted knows no scripts, and did nothing.

@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -36,7 +37,8 @@ func TestConformanceOverRestarts(t *testing.T) {
 	server := testenv.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
 	h := harness(t, server.Addr(), 0)
 	h.Restart = func(testing.TB) { server.Kill(); server.Restart() }
-	h.Proxied = nil // shown without restarts
+	h.TTL = time.Second // every request is written to the disk
+	h.Proxied = nil     // shown without restarts
 	lockstest.Run(t, h)
 }
 

@@ -47,7 +47,7 @@
 //	holder killed                     key free after the TTL
 //	key deleted, force release        holder: told at its next renewal
 //	memory full (noeviction)          acquire and renewal unavailable; holder told at valid-until
-//	wake-up lost                      the waiter looks again within Config.Poll; in line within the holder's TTL, or 20 s behind the first
+//	wake-up lost                      the waiter looks again within Config.Poll; in line within the holder's TTL; behind the first within 3 s, or 20 s in a long line
 //
 // # Minimal privileges
 //
@@ -56,7 +56,7 @@
 //	user solotick on >secret resetchannels ~solotick:* &solotick:*
 //	  +eval +evalsha +time +get +set +del +exists +pttl +pexpire +publish
 //	  +subscribe +psubscribe +unsubscribe +punsubscribe +ping
-//	  +zadd +zrem +zrange +zrank +zscore +hset +hget +hdel
+//	  +zadd +zrem +zrange +zrank +zscore +zcard +hset +hget +hdel
 //	  +scan +info +wait
 //
 // The fourth line is for the line of waiters, which every release looks at. Of the

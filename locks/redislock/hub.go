@@ -152,13 +152,14 @@ func (h *hub) run() {
 		_ = ps.Close() // it is of no use any more
 		h.mu.Lock()
 		h.ps = nil
-		if h.isLive {
-			h.isLive, h.live = false, make(chan struct{})
-		}
+		h.closeLive()
 		if h.closed || err == nil {
 			h.running = false
 			h.mu.Unlock()
 			return
+		}
+		for token := range h.lines {
+			h.tell(token, push{kind: "again"}) // a server that has gone shows at once
 		}
 		loud := time.Since(h.logged) > hushed
 		if loud {

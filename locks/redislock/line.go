@@ -2,6 +2,8 @@ package redislock
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/solotick/solotick/internal/backoff"
@@ -13,21 +15,25 @@ import (
 // it to the first in line and pushes the grant.
 //
 // A lost message costs a delay: the first in line looks when the holder's TTL
-// ends, the others every 20 s, and all of them when the subscription comes back.
+// ends, the others every 3 s, or up to 20 s in a long line, and all of them when the
+// subscription fails or comes back. A backend that does not answer is an error after
+// some 3 s of that.
 func (d *Driver) AcquireQueued(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if ctx.Err() != nil {
 		return driver.Grant{}, driver.NotApplied(ctx.Err())
 	}
 	d.checkOnce()
-	pushes, stop, err := d.hub.line(ctx, r.Token.String())
-	if err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		return driver.Grant{}, driver.NotApplied(err)
+	call, cancel := context.WithTimeout(ctx, max(requestTimeout(r.TTL), subscribeTimeout))
+	pushes, stop, err := d.hub.line(call, r.Token.String())
+	cancel()
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return driver.Grant{}, ctx.Err()
+	case err != nil:
+		return driver.Grant{}, driver.NotApplied(fmt.Errorf("redislock: subscribe: %w", err))
 	}
 	defer stop()
-	w := waiting{d: d, r: r, pushes: pushes, answered: time.Now()}
+	w := waiting{d: d, r: r, pushes: pushes}
 	g, err := w.wait(ctx)
 	if err != nil {
 		err = w.leave(ctx, err)
@@ -35,21 +41,32 @@ func (d *Driver) AcquireQueued(ctx context.Context, r driver.Request) (driver.Gr
 	return g, err
 }
 
+const (
+	// subscribeTimeout is enough to dial.
+	subscribeTimeout = time.Second
+	// silence is how long a waiter in line bears a server that does not answer.
+	silence = 3 * time.Second
+)
+
 // waiting is one waiter in line.
 type waiting struct {
-	d        *Driver
-	r        driver.Request
-	pushes   <-chan push
-	alive    time.Time // when the last look was sent that found no grant
-	answered time.Time // when that was answered
-	failures int
-	looks    int
+	d          *Driver
+	r          driver.Request
+	pushes     <-chan push
+	alive      time.Time // when the last look was sent that found no grant
+	unanswered time.Time // since when there has been no answer
+	floor      int64     // the last fence given then: a grant made since is above it
+	failures   int
+	looks      int
 }
 
 // wait returns the grant, or why there is none.
 func (w *waiting) wait(ctx context.Context) (driver.Grant, error) {
 	for {
 		sent := time.Now()
+		if w.failures == 0 {
+			w.unanswered = sent
+		}
 		g, pause, err := w.look(ctx)
 		switch {
 		case err == nil && g.Fence > 0:
@@ -58,11 +75,11 @@ func (w *waiting) wait(ctx context.Context) (driver.Grant, error) {
 		case ctx.Err() != nil:
 			return driver.Grant{}, ctx.Err()
 		case err == nil:
-			w.alive, w.answered, w.failures = sent, time.Now(), 0
-		case w.alive.IsZero(), time.Since(w.answered) > w.r.TTL:
+			w.alive, w.failures = sent, 0
+		case w.alive.IsZero(), time.Since(w.unanswered) > min(w.r.TTL, silence):
 			return driver.Grant{}, err
 		default:
-			pause = backoff.Policy{Base: requestTimeout(w.r.TTL) / 2, Max: lookEvery}.Delay(w.failures)
+			pause = backoff.Policy{Base: requestTimeout(w.r.TTL) / 2, Max: looksMost}.Delay(w.failures)
 			w.failures++
 		}
 		if g, err := w.listen(ctx, pause); err != nil || g.Fence > 0 {
@@ -85,6 +102,9 @@ func (w *waiting) listen(ctx context.Context, pause time.Duration) (driver.Grant
 		case p := <-w.pushes:
 			switch p.kind {
 			case "granted":
+				if p.n <= w.floor {
+					continue // of a grant that has ended: this process stood still
+				}
 				if w.alive.IsZero() || time.Since(w.alive) > w.r.TTL/2 {
 					// The TTL may have begun any time since: look, which starts it anew.
 					return driver.Grant{}, nil
@@ -102,9 +122,9 @@ func (w *waiting) listen(ctx context.Context, pause time.Duration) (driver.Grant
 // untilOver is the pause of the first in line until the holder's TTL is over.
 func untilOver(left, ttl time.Duration) time.Duration {
 	if left < 0 {
-		return lookEvery // it has no end: not a record of ours
+		return looksMost // it has no end: not a record of ours
 	}
-	return min(left+time.Millisecond+backoff.Jitter(ttl/100, 1), lookEvery)
+	return min(left+time.Millisecond+backoff.Jitter(ttl/100, 1), looksMost)
 }
 
 // look enters the line or shows a sign of life there.
@@ -124,15 +144,22 @@ func (w *waiting) look(ctx context.Context) (g driver.Grant, pause time.Duration
 		return g, 0, err
 	}
 	a, _ := val.([]any)
-	if len(a) != 4 {
+	if len(a) != 6 {
 		g, err = granted(r.Key, val)
 		return g, 0, err
 	}
-	left, _ := a[2].(int64)
-	if place, ok := a[3].(int64); ok && place == 0 {
-		return g, untilOver(time.Duration(left)*time.Millisecond, r.TTL), nil
+	text, _ := a[5].(string)
+	if w.floor, err = strconv.ParseInt(text, 10, 64); err != nil {
+		return g, 0, fmt.Errorf("redislock: enqueue: fence %q: it is no number", text)
 	}
-	return g, backoff.Jitter(lookEvery, 0.1), nil
+	left, _ := a[2].(int64)
+	n, _ := a[4].(int64)
+	every := min(max(time.Duration(n)*time.Second/looksPerSecond, looksMost), looksLeast)
+	pause = backoff.Jitter(every, 0.1)
+	if place, ok := a[3].(int64); ok && place == 0 {
+		pause = min(pause, untilOver(time.Duration(left)*time.Millisecond, r.TTL))
+	}
+	return g, pause, nil
 }
 
 // leave gives up the place in line, and the key if that has just been granted.

@@ -97,7 +97,9 @@ func NewDriver(rdb redis.UniversalClient, opts ...Option) (*Driver, error) {
 }
 
 func checkPrefix(prefix string) error {
-	bad := strings.IndexFunc(prefix, func(r rune) bool { return r == '{' || r == '}' || r == unicode.ReplacementChar || !unicode.IsPrint(r) || r == ' ' })
+	bad := strings.IndexFunc(prefix, func(r rune) bool {
+		return r == '{' || r == '}' || r == unicode.ReplacementChar || !unicode.IsPrint(r) || r == ' '
+	})
 	if bad >= 0 || len(prefix) > 128 {
 		return fmt.Errorf("redislock: prefix %q: use at most 128 printable characters without spaces and braces, which choose the cluster slot", prefix)
 	}

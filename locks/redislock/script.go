@@ -14,10 +14,14 @@ const (
 	// fenceLife is how long the counter of a key outlives its last use. A counter
 	// made anew begins at the server's clock, above what it was.
 	fenceLife = 24 * time.Hour
-	// lookEvery is how often a waiter in line shows that it lives and asks whether
-	// a message was lost. One that has not done so for presence is not served.
-	lookEvery = 20 * time.Second
-	presence  = 50 * time.Second
+	// A waiter in line looks between looksMost and looksLeast apart, to show that it
+	// lives and whether a message was lost: the longer the line the more seldom, so
+	// that all of it together looks looksPerSecond times a second. One that has not
+	// done so for presence is not served.
+	looksMost      = 3 * time.Second
+	looksLeast     = 20 * time.Second
+	looksPerSecond = 3
+	presence       = 50 * time.Second
 )
 
 type script struct{ name, text, sha string }
@@ -97,8 +101,10 @@ end
 
 // each calls f for the waiters in line that live, until it returns true. Serve
 // gives the free key to the first one that its message reaches, and tells the
-// next one that it is the first in line now, so that somebody watches the TTL.
+// next one that it is the first in line now, so that somebody watches the TTL. The
+// waiter that runs the script is called me, and hears by the answer.
 const luaServe = `
+local me
 local function drop(token)
   redis.call('ZREM', KEYS[3], token)
   redis.call('HDEL', KEYS[4], token)
@@ -129,7 +135,7 @@ local function serve()
   local life
   local served = each(function(token, ttl, channel, label, now)
     local fence, id = counted(now)
-    if not reaches(channel, 'granted ' .. token .. ' ' .. fence) then return false end
+    if token ~= me and not reaches(channel, 'granted ' .. token .. ' ' .. fence) then return false end
     record(token, ttl, label, now, fence, id)
     drop(token)
     life = ttl
@@ -168,6 +174,7 @@ if not v or not ($MINE) then
   redis.call('HSET', KEYS[4], token, string.format('%.0f', now) .. ' ' .. ttl .. ' ' .. channel .. ' ' .. label)
   redis.call('PEXPIRE', KEYS[3], $PRESENCE)
   redis.call('PEXPIRE', KEYS[4], $PRESENCE)
+  me = token
   if not v then serve() end
   v = redis.call('GET', KEYS[1])
 end
@@ -177,7 +184,8 @@ if v and $MINE then
   return {1, $GRANTED}
 end
 if ARGV[5] == '1' then redis.call('PUBLISH', channel, 'seen ' .. token) end
-return {0, v or '', redis.call('PTTL', KEYS[1]), redis.call('ZRANK', KEYS[3], token)}
+return {0, v or '', redis.call('PTTL', KEYS[1]), redis.call('ZRANK', KEYS[3], token), redis.call('ZCARD', KEYS[3]),
+  string.match(redis.call('GET', KEYS[2]) or '', '^%d+') or '0'}
 `
 
 const luaRenew = `
@@ -249,6 +257,7 @@ try('EXISTS', KEYS[2])
 try('ZADD', KEYS[2], 1, 'a')
 try('ZSCORE', KEYS[2], 'a')
 try('ZRANK', KEYS[2], 'a')
+try('ZCARD', KEYS[2])
 try('ZRANGE', KEYS[2], 0, 0)
 try('ZREM', KEYS[2], 'a')
 try('HSET', KEYS[3], 'a', '')

@@ -1,0 +1,327 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/solotick/solotick/internal/faultproxy"
+	"github.com/solotick/solotick/internal/testenv"
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/driver"
+	"github.com/solotick/solotick/locks/redislock"
+)
+
+type turn struct {
+	who  int
+	hold driver.Hold
+	from time.Time
+	at   time.Time
+	err  error
+}
+
+// stand makes a waiter stand in line, and sends what comes of it.
+func stand(ctx context.Context, d driver.Driver, who int, r driver.Request, turns chan<- turn) {
+	q, _ := driver.As[driver.Queuer](d)
+	go func() {
+		g, err := q.AcquireQueued(ctx, r)
+		turns <- turn{who, driver.Hold{Request: r, Fence: g.Fence}, g.From, time.Now(), err}
+	}()
+}
+
+func TestOnlyFairHasALine(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	if _, ok := driver.As[driver.Queuer](process(t, s.Addr, s.DB).Driver); ok {
+		t.Error("a driver without Fair has a line")
+	}
+	if _, ok := driver.As[driver.Queuer](process(t, s.Addr, s.DB, redislock.Fair()).Driver); !ok {
+		t.Error("a driver with Fair has none")
+	}
+}
+
+func TestLineIsServedInOrder(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	admin := console(t, s.Addr, s.DB)
+	holder := process(t, s.Addr, s.DB)
+	h := hold(t, holder, request("k"))
+	const n = 8
+	turns := make(chan turn, n)
+	for i := range n {
+		d := process(t, s.Addr, s.DB, redislock.Fair())
+		warm(t, d)
+		stand(t.Context(), d, i, request("k"), turns)
+		inLine(t, admin, "k", int64(i+1))
+	}
+	if _, err := holder.Acquire(t.Context(), request("k")); !isHeld(err) {
+		t.Error(err)
+	}
+	last := h.Fence
+	for i := range n {
+		released(t, holder, h, driver.ReleasedOK)
+		got := <-turns
+		if got.err != nil || got.who != i || got.hold.Fence <= last {
+			t.Fatalf("turn %d: waiter %d with fence %d after %d, %v", i, got.who, got.hold.Fence, last, got.err)
+		}
+		if age := got.at.Sub(got.from); age < 0 || age > time.Minute/2 {
+			t.Errorf("turn %d: the TTL is counted from %v ago", i, age)
+		}
+		// Nobody overtakes the line.
+		if _, err := holder.Acquire(t.Context(), request("k")); !isHeld(err) {
+			t.Error(err)
+		}
+		h, last = got.hold, got.hold.Fence
+	}
+	released(t, holder, h, driver.ReleasedOK)
+}
+
+// The line comes first also where a dead holder left the key free, for whoever asks.
+func TestNobodyOvertakesTheLine(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	admin := console(t, s.Addr, s.DB)
+	d := process(t, s.Addr, s.DB, redislock.Fair())
+	hold(t, d, request("k"))
+	turns := make(chan turn, 1)
+	stand(t.Context(), d, 0, request("k"), turns)
+	inLine(t, admin, "k", 1)
+	if err := admin.Del(t.Context(), redislock.RedisKey(redislock.DefaultPrefix, "k")).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := process(t, s.Addr, s.DB).Acquire(t.Context(), request("k")); !isHeld(err) {
+		t.Error(err)
+	}
+	if got := <-turns; got.err != nil {
+		t.Error(got.err)
+	}
+}
+
+func TestDeadWaiterIsPassedOver(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	admin := console(t, s.Addr, s.DB)
+	holder := process(t, s.Addr, s.DB)
+	h := hold(t, holder, request("k"))
+	turns := make(chan turn, 3)
+	var dead [2]*faultproxy.Proxy
+	for i := range dead {
+		dead[i] = faultproxy.Start(t, s.Addr)
+		d := process(t, dead[i].Addr(), s.DB, redislock.Fair())
+		warm(t, d)
+		stand(t.Context(), d, i, request("k"), turns)
+		inLine(t, admin, "k", int64(i+1))
+	}
+	stand(t.Context(), process(t, s.Addr, s.DB, redislock.Fair()), 2, request("k"), turns)
+	inLine(t, admin, "k", 3)
+	channels := func() int {
+		got, err := admin.PubSubChannels(t.Context(), "solotick:to:*").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(got)
+	}
+	before := channels()
+	for _, p := range dead {
+		p.Refuse()
+	}
+	for channels() > before-len(dead) {
+		<-time.After(time.Millisecond)
+	}
+	at := time.Now()
+	released(t, holder, h, driver.ReleasedOK)
+	got := <-turns
+	for got.err != nil { // the dead ones hear that their server is away
+		got = <-turns
+	}
+	if took := got.at.Sub(at); got.who != 2 || took > time.Second {
+		t.Errorf("waiter %d after %v", got.who, took)
+	}
+	// Those who come back have kept their places, unless they gave up.
+	for _, p := range dead {
+		p.Pass()
+	}
+}
+
+// A holder that dies costs its TTL, wherever the waiters thought they stood.
+func TestDeadHolderInTheLine(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	admin := console(t, s.Addr, s.DB)
+	d := process(t, s.Addr, s.DB, redislock.Fair())
+	r := request("k")
+	r.TTL = 500 * time.Millisecond
+	h := hold(t, d, r)
+	turns := make(chan turn, 3)
+	for i := range 3 {
+		r.Token = driver.NewToken()
+		stand(t.Context(), process(t, s.Addr, s.DB, redislock.Fair()), i, r, turns)
+		inLine(t, admin, "k", int64(i+1))
+	}
+	released(t, d, h, driver.ReleasedOK)
+	last := time.Now()
+	for i := range 3 { // nobody renews or releases
+		got := <-turns
+		if got.err != nil || got.who != i {
+			t.Fatalf("turn %d: waiter %d, %v", i, got.who, got.err)
+		}
+		if took := got.at.Sub(last); took > 2*r.TTL {
+			t.Errorf("turn %d came after %v", i, took)
+		}
+		last = got.at
+	}
+}
+
+// Without its subscription a waiter hears of its grant when it looks.
+func TestLostMessageCostsADelay(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	admin := console(t, s.Addr, s.DB)
+	p := faultproxy.Start(t, s.Addr)
+	d := process(t, p.Addr(), s.DB, redislock.Fair())
+	holder := process(t, s.Addr, s.DB)
+	h := hold(t, holder, request("k"))
+	turns := make(chan turn, 1)
+	stand(t.Context(), d, 0, request("k"), turns)
+	inLine(t, admin, "k", 1)
+	p.BlackHole(faultproxy.ToClient)
+	released(t, holder, h, driver.ReleasedOK)
+	p.Reset() // what was held back is lost
+	p.Pass()
+	select {
+	case got := <-turns:
+		if got.err != nil {
+			t.Error(got.err)
+		} else {
+			released(t, holder, got.hold, driver.ReleasedOK)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("a lost message was a hang")
+	}
+}
+
+// A push that comes late is of a grant that has ended: it must not pass for the
+// grant that its waiter stands in line for anew.
+func TestLatePushIsNoGrant(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	admin := console(t, s.Addr, s.DB)
+	d, other := process(t, s.Addr, s.DB, redislock.Fair()), process(t, s.Addr, s.DB)
+	h := hold(t, other, request("k"))
+	turns := make(chan turn, 1)
+	r := request("k")
+	stand(t.Context(), d, 0, r, turns)
+	inLine(t, admin, "k", 1)
+	channel := admin.PubSubChannels(t.Context(), "solotick:to:*").Val()
+	if !slices.ContainsFunc(channel, func(c string) bool {
+		return admin.Publish(t.Context(), c, fmt.Sprintf("granted %s %d", r.Token, h.Fence-1)).Val() > 0
+	}) {
+		t.Fatal("nobody listens")
+	}
+	select {
+	case got := <-turns:
+		t.Fatalf("granted: %+v", got)
+	case <-time.After(200 * time.Millisecond):
+	}
+	released(t, other, h, driver.ReleasedOK)
+	if got := <-turns; got.err != nil || got.hold.Fence <= h.Fence {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestSilentServerIsToldToWaiters(t *testing.T) {
+	server := testenv.Redis(t)
+	d := process(t, server.Addr(), 0, redislock.Fair())
+	hold(t, d, request("k"))
+	turns := make(chan turn, 1)
+	stand(t.Context(), d, 0, request("k"), turns)
+	inLine(t, console(t, server.Addr(), 0), "k", 1)
+	server.Pause()
+	defer server.Resume()
+	select {
+	case got := <-turns:
+		if got.err == nil || driver.IsNotApplied(got.err) || errors.Is(got.err, t.Context().Err()) {
+			t.Errorf("%v", got.err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("a silent server was not told")
+	}
+}
+
+// Sixty-four waiters, in processes of their own, for as long as each of them takes
+// to look.
+func TestWaitersAreQuiet(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for 25 seconds")
+	}
+	t.Parallel()
+	server := testenv.Redis(t)
+	admin := console(t, server.Addr(), 0)
+	holder := process(t, server.Addr(), 0)
+	h := hold(t, holder, request("k"))
+	const n = 64
+	count := new(counter)
+	turns := make(chan turn, n)
+	p := faultproxy.Start(t, server.Addr())
+	for i := range n {
+		rdb := client(p.Addr(), 0)
+		rdb.AddHook(count)
+		d := open(t, rdb, redislock.Fair()).(closing)
+		t.Cleanup(func() { _ = d.Close() })
+		stand(t.Context(), d, i, request("k"), turns)
+		inLine(t, admin, "k", int64(i+1))
+		d.Checked()
+	}
+	commands, trips := count.commands.Load(), p.Stats()
+	const seconds = 25
+	<-time.After(seconds * time.Second)
+	got, all := count.commands.Load()-commands, p.Stats().Sub(trips)
+	t.Logf("%d waiters sent %d commands in %d s; %d bytes came to the server", n, got, seconds, all.BytesToServer)
+	if got >= 5*seconds || all.RoundTrips >= 5*seconds {
+		t.Errorf("%d commands, %d round trips in %d s", got, all.RoundTrips, seconds)
+	}
+	for i := range n {
+		released(t, holder, h, driver.ReleasedOK)
+		turn := <-turns
+		if turn.err != nil || turn.who != i {
+			t.Fatalf("turn %d: waiter %d, %v", i, turn.who, turn.err)
+		}
+		h = turn.hold
+	}
+}
+
+// Waiters of one process without a line: only the first of them asks.
+func TestWaitersOfOneProcessAreQuiet(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	holder := process(t, s.Addr, s.DB)
+	h := hold(t, holder, request("k"))
+	rdb := client(s.Addr, s.DB)
+	var count counter
+	rdb.AddHook(&count)
+	d := open(t, rdb).(closing)
+	l, err := locks.New(d, locks.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close(context.Background()) }()
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			lease, err := l.Acquire(t.Context(), "k")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = lease.Release(context.Background())
+		})
+	}
+	for count.requests.Load() == 0 {
+		<-time.After(time.Millisecond)
+	}
+	d.Checked()
+	before := count.commands.Load()
+	const seconds = 4
+	<-time.After(seconds * time.Second)
+	if got := count.commands.Load() - before; got >= 5*seconds {
+		t.Errorf("%d commands in %d s", got, seconds)
+	}
+	released(t, holder, h, driver.ReleasedOK)
+	wg.Wait()
+}

@@ -1,0 +1,329 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/solotick/solotick/internal/faultproxy"
+	"github.com/solotick/solotick/internal/testenv"
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/driver"
+	"github.com/solotick/solotick/locks/redislock"
+)
+
+func request(key string) driver.Request {
+	return driver.Request{Key: key, Token: driver.NewToken(), TTL: time.Minute, Label: "host 1"}
+}
+
+func hold(tb testing.TB, d driver.Driver, r driver.Request) driver.Hold {
+	tb.Helper()
+	g, err := d.Acquire(tb.Context(), r)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return driver.Hold{Request: r, Fence: g.Fence}
+}
+
+func released(tb testing.TB, d driver.Driver, h driver.Hold, want driver.Released) {
+	tb.Helper()
+	if out, err := d.Release(tb.Context(), h); err != nil || out != want {
+		tb.Errorf("Release = %v, %v, want %v", out, err, want)
+	}
+}
+
+func isHeld(err error) bool {
+	var held *driver.HeldError
+	return errors.As(err, &held)
+}
+
+// warm has the connections dialled and the scripts known.
+func warm(tb testing.TB, d closing) {
+	tb.Helper()
+	h := hold(tb, d, request("warm"))
+	if _, err := d.Renew(tb.Context(), h); err != nil {
+		tb.Fatal(err)
+	}
+	released(tb, d, h, driver.ReleasedOK)
+	d.Checked()
+}
+
+// counter counts what a client sends: single commands and pipelines.
+type counter struct{ requests, commands atomic.Int64 }
+
+func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.requests.Add(1)
+		c.commands.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.requests.Add(1)
+		c.commands.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
+
+func TestRoundTrips(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	p := faultproxy.Start(t, s.Addr)
+	d := process(t, p.Addr(), s.DB)
+	other := process(t, s.Addr, s.DB)
+	warm(t, d)
+	want := func(what string, n int, f func()) {
+		t.Helper()
+		before := p.Stats()
+		f()
+		if got := p.Stats().Sub(before); got.RoundTrips != n || got.Conns != 0 {
+			t.Errorf("%s: %d round trips and %d new connections, want %d and 0", what, got.RoundTrips, got.Conns, n)
+		}
+	}
+	var h driver.Hold
+	want("acquire", 1, func() { h = hold(t, d, request("k")) })
+	want("renew", 1, func() {
+		if _, err := d.Renew(t.Context(), h); err != nil {
+			t.Error(err)
+		}
+	})
+	want("release", 1, func() { released(t, d, h, driver.ReleasedOK) })
+	theirs := hold(t, other, request("k"))
+	want("acquire of a held key", 1, func() {
+		_, err := d.Acquire(t.Context(), request("k"))
+		var held *driver.HeldError
+		if !errors.As(err, &held) {
+			t.Fatal(err)
+		}
+		if x := held.Holder; x.Label != "host 1" || x.Token != theirs.Token || x.Fence != theirs.Fence || x.Remaining <= 59*time.Second || time.Since(x.Since).Abs() > time.Minute {
+			t.Errorf("holder %+v", x)
+		}
+	})
+}
+
+func TestCallersSharePipelines(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	p := faultproxy.Start(t, s.Addr)
+	rdb := client(p.Addr(), s.DB)
+	var count counter
+	rdb.AddHook(&count)
+	d := open(t, rdb).(closing)
+	defer func() { _ = d.Close() }()
+	warm(t, d)
+	p.Delay(faultproxy.ToClient, 5*time.Millisecond)
+	before := count.requests.Load()
+	const callers = 100
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() { hold(t, d, request(fmt.Sprint("k", i))) })
+	}
+	wg.Wait()
+	if n := count.requests.Load() - before; n > callers/3 {
+		t.Errorf("%d requests for %d callers at once", n, callers)
+	}
+}
+
+// A silent connection must not hold up those who come after.
+func TestOthersPassASilentConnection(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	p := faultproxy.Start(t, s.Addr)
+	d := process(t, p.Addr(), s.DB)
+	warm(t, d)
+	p.BlackHole(faultproxy.ToClient)
+	first := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := d.Acquire(ctx, request("a"))
+		first <- err
+	}()
+	before := p.Stats()
+	if err := p.Await(t.Context(), func(st faultproxy.Stats) bool { return st.BytesToServer > before.BytesToServer }); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	start := time.Now()
+	_, err := d.Acquire(ctx, request("b"))
+	cancel()
+	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > time.Second {
+		t.Errorf("%v after %v", err, took)
+	}
+	if err := <-first; !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	p.Pass()
+	released(t, d, hold(t, d, request("c")), driver.ReleasedOK)
+}
+
+func TestAThousandLeasesRenewTogether(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	rdb := client(s.Addr, s.DB)
+	var count counter
+	rdb.AddHook(&count)
+	d := open(t, rdb).(closing)
+	const n = 1000
+	interval := time.Second
+	l, err := locks.New(d, locks.Config{TTL: 3 * interval, RenewInterval: interval})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	leases := make([]*locks.Lease, n)
+	for i := range leases {
+		if leases[i], err = l.TryAcquire(t.Context(), fmt.Sprint("k", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Checked()
+	before, commands := count.requests.Load(), count.commands.Load()
+	const intervals = 4
+	<-time.After(intervals * interval)
+	if got := count.requests.Load() - before; got > 2*intervals+1 || got < intervals/2 {
+		t.Errorf("%d requests in %d intervals for %d leases", got, intervals, n)
+	} else {
+		t.Logf("%d requests of %d commands in %d intervals for %d leases", got, count.commands.Load()-commands, intervals, n)
+	}
+	for _, e := range leases {
+		if e.Err() != nil {
+			t.Fatal(e.Err())
+		}
+	}
+}
+
+func TestScriptsForgottenBetweenAnyTwoRequests(t *testing.T) {
+	server := testenv.Redis(t)
+	d, other := process(t, server.Addr(), 0), process(t, server.Addr(), 0, redislock.Fair())
+	admin := console(t, server.Addr(), 0)
+	forget := func() {
+		t.Helper()
+		if err := admin.ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	warm(t, d)
+	forget()
+	h := hold(t, d, request("k"))
+	forget()
+	if _, err := other.Acquire(t.Context(), request("k")); !isHeld(err) {
+		t.Error(err)
+	}
+	forget()
+	if _, err := d.Renew(t.Context(), h); err != nil {
+		t.Error(err)
+	}
+	holds := []driver.Hold{h}
+	for i := range 250 { // several scripts in one pipeline
+		holds = append(holds, hold(t, d, request(fmt.Sprint("k", i))))
+	}
+	forget()
+	if errs := d.RenewBatch(t.Context(), holds); !slices.Equal(errs, make([]error, len(holds))) {
+		t.Error(errs)
+	}
+	forget()
+	if x, err := d.Inspect(t.Context(), "k"); err != nil || x.Fence != h.Fence {
+		t.Error(x, err)
+	}
+	forget()
+	if all, err := d.List(t.Context(), "k", 1000); err != nil || len(all) != len(holds) {
+		t.Error(len(all), err)
+	}
+	forget()
+	got := make(chan driver.Grant, 1)
+	go func() {
+		g, err := other.AcquireQueued(context.Background(), request("k"))
+		if err != nil {
+			t.Error(err)
+		}
+		got <- g
+	}()
+	inLine(t, admin, "k", 1)
+	forget()
+	released(t, d, h, driver.ReleasedOK)
+	if g := <-got; g.Fence <= h.Fence {
+		t.Errorf("fence %d after %d", g.Fence, h.Fence)
+	}
+	forget()
+	if out, err := d.ForceRelease(t.Context(), "k"); err != nil || out != driver.ReleasedOK {
+		t.Error(out, err)
+	}
+}
+
+// inLine waits until n stand in line for the key.
+func inLine(tb testing.TB, admin *redis.Client, key string, n int64) {
+	tb.Helper()
+	for end := time.Now().Add(20 * time.Second); ; <-time.After(time.Millisecond) {
+		got, err := admin.ZCard(tb.Context(), redislock.RedisKey(redislock.DefaultPrefix, key)+":q").Result()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if got == n {
+			return
+		}
+		if time.Now().After(end) {
+			tb.Fatalf("%d in line, want %d", got, n)
+		}
+	}
+}
+
+// The client may repeat a request whose answer was lost, without telling us.
+func TestRepeatedReleaseIsNoLoss(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	p := faultproxy.Start(t, s.Addr)
+	rdb := redis.NewClient(&redis.Options{Addr: p.Addr(), DB: s.DB}) // repeats three times
+	d := open(t, rdb).(closing)
+	defer func() { _ = d.Close() }()
+	warm(t, d)
+	h := hold(t, d, request("k"))
+	trap := p.SwallowReply([]byte(h.Token.String()))
+	released(t, d, h, driver.ReleasedOK)
+	<-trap.Fired()
+	released(t, d, h, driver.ReleasedGone)
+}
+
+func TestNothingIsLeftBehind(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	d := process(t, s.Addr, s.DB, redislock.Fair())
+	admin := console(t, s.Addr, s.DB)
+	warm(t, d)
+	released(t, d, hold(t, d, request("k")), driver.ReleasedOK)
+	first := hold(t, d, request("l"))
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := d.AcquireQueued(ctx, request("l"))
+		left <- err
+	}()
+	inLine(t, admin, "l", 1)
+	cancel()
+	if err := <-left; !errors.Is(err, context.Canceled) || !driver.IsNotApplied(err) {
+		t.Errorf("AcquireQueued = %v", err)
+	}
+	released(t, d, first, driver.ReleasedOK)
+	keys, err := admin.Keys(t.Context(), "*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(keys)
+	if want := []string{"solotick:{k}:f", "solotick:{l}:f", "solotick:{warm}:f"}; !slices.Equal(keys, want) {
+		t.Errorf("keys %q, want %q", keys, want)
+	}
+	for _, k := range keys {
+		if ttl := admin.PTTL(t.Context(), k).Val(); ttl <= 0 || ttl > 24*time.Hour {
+			t.Errorf("%s lives for %v", k, ttl)
+		}
+	}
+}
