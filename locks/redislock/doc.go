@@ -53,13 +53,13 @@
 //
 // For the default prefix, as an ACL rule:
 //
-//	user solotick on >secret resetchannels ~solotick:* &solotick:*
+//	user solotick on >secret resetchannels ~solotick:* &solotick:* &solotick:{*}:w
 //	  +eval +evalsha +time +get +set +del +exists +pttl +pexpire +publish
 //	  +subscribe +psubscribe +unsubscribe +punsubscribe +ping
 //	  +zadd +zrem +zrange +zrank +zscore +zcard +hset +hget +hdel
 //	  +scan +info +wait
 //
-// The fourth line is for the line of waiters, which every release looks at. Of the
+// A pattern of channels must stand there as it is. The fourth line is for the line of waiters, which every release looks at. Of the
 // last, scan is for listing, info for the look at the eviction policy, wait for
 // [WithReplicas]; they may be left out. A cluster needs +cluster|slots +cluster|shards
 // too, and Sentinel its own user.

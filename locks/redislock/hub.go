@@ -45,6 +45,8 @@ type hub struct {
 	ps      *redis.PubSub
 	live    chan struct{} // closed while the subscription is in force
 	isLive  bool
+	failed  chan struct{} // closed when a try to subscribe fails
+	why     error         // the last of these failures
 	logged  time.Time
 }
 
@@ -62,6 +64,7 @@ func newHub(d *Driver) *hub {
 		hints:   map[string]map[chan struct{}]struct{}{},
 		lines:   map[string]chan push{},
 		live:    make(chan struct{}),
+		failed:  make(chan struct{}),
 	}
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	return h
@@ -75,7 +78,7 @@ func (h *hub) wake(ctx context.Context, channel string) (<-chan struct{}, func()
 		h.hints[channel] = map[chan struct{}]struct{}{}
 	}
 	h.hints[channel][hint] = struct{}{}
-	live, err := h.start()
+	live, failed, err := h.start()
 	h.mu.Unlock()
 	stop := func() {
 		h.mu.Lock()
@@ -86,7 +89,7 @@ func (h *hub) wake(ctx context.Context, channel string) (<-chan struct{}, func()
 		}
 	}
 	if err == nil {
-		err = h.await(ctx, live)
+		err = h.await(ctx, live, failed)
 	}
 	if err != nil {
 		stop()
@@ -100,7 +103,7 @@ func (h *hub) line(ctx context.Context, token string) (<-chan push, func(), erro
 	pushes := make(chan push, 4)
 	h.mu.Lock()
 	h.lines[token] = pushes
-	live, err := h.start()
+	live, failed, err := h.start()
 	h.mu.Unlock()
 	stop := func() {
 		h.mu.Lock()
@@ -108,7 +111,7 @@ func (h *hub) line(ctx context.Context, token string) (<-chan push, func(), erro
 		delete(h.lines, token)
 	}
 	if err == nil {
-		err = h.await(ctx, live)
+		err = h.await(ctx, live, failed)
 	}
 	if err != nil {
 		stop()
@@ -117,10 +120,14 @@ func (h *hub) line(ctx context.Context, token string) (<-chan push, func(), erro
 	return pushes, stop, nil
 }
 
-func (h *hub) await(ctx context.Context, live <-chan struct{}) error {
+func (h *hub) await(ctx context.Context, live, failed <-chan struct{}) error {
 	select {
 	case <-live:
 		return nil
+	case <-failed:
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.why
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-h.ctx.Done():
@@ -129,15 +136,15 @@ func (h *hub) await(ctx context.Context, live <-chan struct{}) error {
 }
 
 // start makes the goroutine run. The caller holds mu.
-func (h *hub) start() (live <-chan struct{}, err error) {
+func (h *hub) start() (live, failed <-chan struct{}, err error) {
 	if h.closed {
-		return nil, errClosed
+		return nil, nil, errClosed
 	}
 	if !h.running {
 		h.running = true
 		h.wg.Go(h.run)
 	}
-	return h.live, nil
+	return h.live, h.failed, nil
 }
 
 // run subscribes again and again, until nobody has waited for a while.
@@ -158,6 +165,9 @@ func (h *hub) run() {
 			h.mu.Unlock()
 			return
 		}
+		h.why = err
+		close(h.failed)
+		h.failed = make(chan struct{})
 		for token := range h.lines {
 			h.tell(token, push{kind: "again"}) // a server that has gone shows at once
 		}
