@@ -82,11 +82,12 @@ func addrs(servers []*Server) []string {
 func StartRedisSentinel(tb testing.TB, args ...string) *RedisSentinel {
 	tb.Helper()
 	const name = "solotick"
+	args = slices.Concat([]string{"--repl-diskless-sync-delay", "0"}, args) // it would be 5 s
 	data := createAll(tb, 2, redisRecipe(args...))
 	open(tb, data[0])
 	replicaOf := func(s *Server) ([]string, error) {
 		return redisArgs(s, slices.Concat(args, []string{
-			"--replicaof", fmt.Sprintf("127.0.0.1 %d", data[0].ports[0]), "--repl-diskless-sync-delay", "0",
+			"--replicaof", fmt.Sprintf("127.0.0.1 %d", data[0].ports[0]),
 		})...), nil
 	}
 	data[1].recipe.prepare = replicaOf

@@ -31,7 +31,7 @@ var errMissing = errors.New("not installed: run make deps")
 // skipOrFail ends the test for a server that did not start.
 func skipOrFail(tb testing.TB, err error) {
 	tb.Helper()
-	if errors.Is(err, errMissing) && os.Getenv("SOLOTICK_REQUIRE_SERVICES") != "1" {
+	if errors.Is(err, errMissing) && (os.Getenv("SOLOTICK_REQUIRE_SERVICES") != "1" || testing.Short()) {
 		tb.Skip(err)
 	}
 	tb.Fatal(err)
@@ -271,6 +271,18 @@ func (s *Server) Restart() {
 		return
 	}
 	if err := start(s); err != nil {
+		s.tb.Error(err)
+	}
+}
+
+// AwaitReady waits until the server answers its protocol, as its start does. A
+// member of a cluster answers when the cluster has a leader, so this waits for
+// the one that follows a leader that was killed.
+func (s *Server) AwaitReady() {
+	s.tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	if err := s.await(ctx); err != nil {
 		s.tb.Error(err)
 	}
 }

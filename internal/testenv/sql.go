@@ -55,8 +55,9 @@ func mysqlConfig(addr, database string) *mysql.Config {
 	return c
 }
 
-// Postgres starts a PostgreSQL whose connections need a password. The arguments
-// are further ones of the server, such as "-c", "max_connections=5".
+// Postgres starts a PostgreSQL whose connections need a password. It does not wait
+// for the disk: what is committed survives a kill, not a crash of the machine. The
+// arguments are further ones of the server, such as "-c", "fsync=on"; they win.
 func Postgres(tb testing.TB, args ...string) *Database {
 	tb.Helper()
 	return &Database{
@@ -66,7 +67,7 @@ func Postgres(tb testing.TB, args ...string) *Database {
 }
 
 // MariaDB starts a MariaDB whose connections need a password. The arguments are
-// further ones of the server, such as "--max-connections=5".
+// further ones of the server, such as "--max-connections=5"; they win.
 func MariaDB(tb testing.TB, args ...string) *Database {
 	tb.Helper()
 	return &Database{
@@ -94,7 +95,7 @@ func postgresRecipe(args ...string) recipe {
 			return append([]string{
 				"-D", s.folder.join("data"), "-p", strconv.Itoa(s.ports[0]),
 				"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=200",
-				"-c", "shared_buffers=32MB", "-c", "dynamic_shared_memory_type=mmap",
+				"-c", "shared_buffers=32MB", "-c", "dynamic_shared_memory_type=mmap", "-c", "fsync=off",
 			}, args...), err
 		},
 		ready: func(ctx context.Context, s *Server) error {
