@@ -18,6 +18,18 @@ func (d *Driver) txn(ctx context.Context) clientv3.Txn {
 	return d.client.Txn(clientv3.WithRequireLeader(ctx))
 }
 
+// grace is how much longer than its caller's context a request may take that puts a
+// key. One that were given up in flight could reach etcd after the one that deletes
+// its key.
+const grace = 300 * time.Millisecond
+
+// late returns a context that ends by grace later than ctx.
+func late(ctx context.Context) (context.Context, context.CancelFunc) {
+	call, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
+	return call, func() { stop(); cancel() }
+}
+
 // Acquire implements [driver.Driver] by one transaction, where there is a session.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := ended(ctx, "acquire"); err != nil {
@@ -40,7 +52,9 @@ func (d *Driver) acquireIn(ctx context.Context, s *session, r driver.Request) (d
 	dir, path := d.dir(r.Key), d.path(r.Key, r.Token)
 	e := d.enter(s, path, false)
 	fresh := s.refresh(false)
-	resp, err := d.txn(ctx).
+	call, cancel := late(ctx)
+	defer cancel()
+	resp, err := d.txn(call).
 		// Nobody who could hold the key: what has no lease is none of ours.
 		If(clientv3.Compare(clientv3.LeaseValue(dir), "=", 0).WithPrefix()).
 		Then(clientv3.OpPut(path, newRecord(r), clientv3.WithLease(s.id)), clientv3.OpGet(dir, clientv3.WithPrefix())).
@@ -67,7 +81,9 @@ func (d *Driver) acquireIn(ctx context.Context, s *session, r driver.Request) (d
 // the condition cannot tell from ours: it stands in line and looks whether it is
 // the first.
 func (d *Driver) acquireAmong(ctx context.Context, s *session, e *entry, r driver.Request) (driver.Grant, error) {
-	resp, err := d.txn(ctx).Then(
+	call, cancel := late(ctx)
+	defer cancel()
+	resp, err := d.txn(call).Then(
 		clientv3.OpPut(e.path, newRecord(r), clientv3.WithLease(s.id)),
 		clientv3.OpGet(d.dir(r.Key), clientv3.WithPrefix()),
 	).Commit()

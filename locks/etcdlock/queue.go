@@ -90,7 +90,9 @@ func (w *wait) run(ctx context.Context, r driver.Request) (driver.Grant, error) 
 // values too, because etcd leaves the lease out of a read of keys only.
 func (w *wait) lineUp(ctx context.Context, r driver.Request) error {
 	fresh := w.s.refresh(false)
-	resp, err := w.d.txn(ctx).Then(
+	call, cancel := late(ctx)
+	defer cancel()
+	resp, err := w.d.txn(call).Then(
 		clientv3.OpPut(w.e.path, newRecord(r), clientv3.WithLease(w.s.id)),
 		clientv3.OpGet(w.dir, clientv3.WithPrefix(),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2)),
