@@ -48,7 +48,10 @@ type (
 		State     store.State
 		Err       error
 		Fenced    bool
-		Took      time.Duration
+		// Unrecorded says that the store did not take the end before this process
+		// stopped: the run is taken over when its lease ends.
+		Unrecorded bool
+		Took       time.Duration
 	}
 	// RunLost says that a running attempt's right to go on ended; its context was cancelled.
 	RunLost struct {

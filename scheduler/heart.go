@@ -127,6 +127,9 @@ func (h *heart) beatOnce() error {
 	runs := make([]*attempt, 0, len(h.runs))
 	req := store.HeartbeatRequest{Namespace: h.s.cfg.Namespace, Owner: h.s.owner, Lease: h.s.cfg.Lease}
 	for beat, a := range h.runs {
+		if a.Settled() {
+			continue
+		}
 		runs = append(runs, a)
 		req.Beats = append(req.Beats, beat)
 	}

@@ -67,19 +67,23 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 		err := s.call(a)
 		took := time.Since(began)
 		unwatch() // before the release, which is no loss
-		f := a.verdict(err)
-		fenced := errors.Is(err, store.ErrFenced)
-		if !fenced && !a.Settled() {
-			fenced = errors.Is(s.record(a, f), store.ErrFenced)
+		end := finished{verdict: a.verdict(err), err: err, took: took, fenced: errors.Is(err, store.ErrFenced)}
+		switch {
+		case a.Settled():
+			end.verdict.State, end.fenced = store.StateSucceeded, false
+		case !end.fenced:
+			recorded := s.record(a, end.verdict)
+			end.fenced = errors.Is(recorded, store.ErrFenced)
+			end.unrecorded = recorded != nil && !end.fenced
 		}
 		s.heart.remove(a)
 		a.cancel(context.Canceled)
 		leave()
 		s.release(adm)
 		j.end()
-		s.report(a, f.State, err, fenced, took)
-		if f.State == store.StatePending && !fenced {
-			s.fetchAfter(f.Delay)
+		s.report(a, end)
+		if end.verdict.State == store.StatePending && !end.fenced {
+			s.fetchAfter(end.verdict.Delay)
 		}
 	}()
 }
@@ -176,8 +180,8 @@ func (a *attempt) gateLost(cause error, unavailable bool) {
 
 // lose ends the run's context with the reason.
 func (a *attempt) lose(cause error) {
-	if a.ctx.Err() != nil {
-		return
+	if a.ctx.Err() != nil || a.Settled() {
+		return // it is over, or its success is on record: there is nothing to lose
 	}
 	a.cancel(cause)
 	a.s.emit(RunLost{Execution: a.exec, Cause: cause})
@@ -308,13 +312,30 @@ func (s *Scheduler) finishBatch(rows []store.Finish) []error {
 	return answers
 }
 
+// finished is how an attempt ended.
+type finished struct {
+	verdict    store.Finish
+	err        error // of the handler
+	took       time.Duration
+	fenced     bool
+	unrecorded bool
+}
+
 // report tells how an attempt ended.
-func (s *Scheduler) report(a *attempt, state store.State, err error, fenced bool, took time.Duration) {
-	s.emit(RunFinished{Execution: a.exec, State: state, Err: err, Fenced: fenced, Took: took})
-	log := s.log.With("job", a.Job(), "run", a.ID(), "key", a.Key().String(), "attempt", a.Attempt(), "fence", a.Fence(), "took", took.Round(time.Millisecond))
+func (s *Scheduler) report(a *attempt, f finished) {
+	state, err := f.verdict.State, f.err
+	s.emit(RunFinished{Execution: a.exec, State: state, Err: err, Fenced: f.fenced, Unrecorded: f.unrecorded, Took: f.took})
+	log := s.log.With("job", a.Job(), "run", a.ID(), "key", a.Key().String(), "attempt", a.Attempt(), "fence", a.Fence(), "took", f.took.Round(time.Millisecond))
 	switch {
-	case fenced:
+	case f.unrecorded:
+		s.mu.Lock()
+		s.unrecorded = append(s.unrecorded, a.Key().String())
+		s.mu.Unlock()
+		log.Error("end of the run not recorded: it is taken over when its lease ends", "state", state.String(), "error", err)
+	case f.fenced:
 		log.Warn("run finished too late: the record refused it", "error", err)
+	case err != nil && state == store.StateSucceeded:
+		log.Warn("run succeeded, and its handler failed after that", "error", err)
 	case err == nil:
 		log.Debug("run succeeded")
 	case state == store.StatePending:

@@ -52,6 +52,8 @@ type Scheduler struct {
 	finished chan struct{} // closed when the scheduler ends by itself
 	stopOnce sync.Once
 	stopErr  error
+
+	unrecorded []string // runs whose end the store did not take
 }
 
 type phase int

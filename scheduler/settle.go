@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"slices"
+	"sort"
 
 	"github.com/solotick/solotick/scheduler/cronspec"
 	"github.com/solotick/solotick/store"
@@ -75,7 +76,7 @@ func (j *job) settle(v store.TickView, failsFast bool) store.Settlement {
 		recorded[r.Tick] = true
 		marks = append(marks, r.Tick)
 	}
-	horizon := v.Now.Add(-j.o.window)
+	horizon := j.horizon(v)
 	b := settlementBuilder{j: j}
 	var misfires []store.Millis
 	for _, st := range j.stretches(v.State, v.Seen, v.To) {
@@ -109,6 +110,26 @@ func (j *job) settle(v store.TickView, failsFast bool) store.Settlement {
 	}
 	b.decide(misfires, v.LastRun)
 	return b.build(v)
+}
+
+// settleTicks bounds the ticks that are looked at one by one: however long the
+// window, what lies further back is over its cap.
+const settleTicks = 10_000
+
+// horizon is where the catch-up window begins.
+func (j *job) horizon(v store.TickView) store.Millis {
+	from := max(v.Now.Add(-j.o.window), v.Seen)
+	count := func(from store.Millis) (n int64) {
+		for _, st := range j.stretches(v.State, from, v.To) {
+			n += st.spec.Count(st.from.Time(), st.to.Time())
+		}
+		return n
+	}
+	if count(from) <= settleTicks {
+		return from
+	}
+	back := sort.Search(int(v.To-from), func(back int) bool { return count(v.To-store.Millis(back)) > settleTicks })
+	return v.To - store.Millis(back) + 1
 }
 
 // during reports whether a run of the job was in progress at the tick.

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -53,6 +54,13 @@ func (s *Scheduler) drain(ctx context.Context) error {
 	s.endAlive() // a record that the store does not take is given up
 	<-runs
 	s.backWG.Wait()
+	s.mu.Lock()
+	for _, name := range s.unrecorded {
+		if !slices.Contains(left, name) {
+			left = append(left, name)
+		}
+	}
+	s.mu.Unlock()
 	if len(left) > 0 {
 		return fmt.Errorf("scheduler: stopped with runs that did not end or could not be recorded: %s", strings.Join(left, ", "))
 	}

@@ -25,6 +25,7 @@ type switcher struct {
 
 // coordinator is what is known of a gate's backend.
 type coordinator struct {
+	known    bool      // it has answered at least once
 	failing  time.Time // unavailable since; zero when it answers
 	healthy  time.Time // answering again since, while degraded
 	degraded bool
@@ -101,6 +102,13 @@ func (w *switcher) answered(g Gate) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c := w.coords[g]
+	if !c.known {
+		// What was skipped for want of it before this process began is owed, too.
+		c.known = true
+		if !c.degraded {
+			w.s.taking(func() { w.s.revive(g) })
+		}
+	}
 	if c.failing.IsZero() {
 		return
 	}

@@ -62,7 +62,12 @@ func (sp *space) checkNew(rows []*store.NewExecution) error {
 func (sp *space) claim(c *store.ClaimRun, h hand, now store.Millis) store.ClaimedRun {
 	j := sp.job(c.Key.Job)
 	if r := sp.keys[c.Key.Hash()]; r != nil {
-		return store.ClaimedRun{Outcome: repeated(r, c, h), Execution: r.view()}
+		o := repeated(r, c, h)
+		if o == store.OutcomeStarted { // the caller counts its lease from this request on
+			r.LeaseUntil = now.Add(h.lease)
+			r.Version++
+		}
+		return store.ClaimedRun{Outcome: o, Execution: r.view()}
 	}
 	switch {
 	case c.Key.Tick > now.Add(store.EarlyTolerance):
