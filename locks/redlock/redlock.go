@@ -1,0 +1,228 @@
+package redlock
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/solotick/solotick/configs/secret"
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/driver"
+)
+
+const (
+	// DefaultPrefix begins every key.
+	DefaultPrefix = "solotick:redlock:"
+	// DefaultMaxTTL is the longest TTL that is granted.
+	DefaultMaxTTL = time.Minute
+)
+
+// Option changes how a driver is made.
+type Option func(*Driver)
+
+// WithPrefix sets what every key begins with: printable characters without spaces.
+// Default [DefaultPrefix].
+func WithPrefix(prefix string) Option { return func(d *Driver) { d.prefix = prefix } }
+
+// WithMaxTTL sets the longest TTL that is granted, which is how long a node that has
+// restarted grants nothing. All processes must have the same. Default
+// [DefaultMaxTTL].
+func WithMaxTTL(ttl time.Duration) Option { return func(d *Driver) { d.maxTTL = ttl } }
+
+// TrustFirstSight counts a node that has started within the longest TTL, where this
+// process has not seen an earlier start of it. It is for new nodes on which nothing
+// can have been held, as in tests; with it, a process that starts after a node
+// crashed does not know that the node forgot.
+func TrustFirstSight() Option { return func(d *Driver) { d.trust = true } }
+
+// WithoutOrder saves the second round of an acquire. Fences then are different for
+// every grant but need not grow: for callers who check none.
+func WithoutOrder() Option { return func(d *Driver) { d.ordered = false } }
+
+// New returns a Locker on independent masters, an odd number of at least three. A
+// nil cfg is the zero Config. It sends nothing. The clients stay the caller's to
+// close, after the Locker.
+func New(nodes []redis.UniversalClient, cfg *locks.Config, opts ...Option) (*locks.Locker, error) {
+	d, err := NewDriver(nodes, opts...)
+	if err != nil {
+		return nil, err
+	}
+	if cfg == nil {
+		cfg = new(locks.Config)
+	}
+	return locks.New(d, *cfg)
+}
+
+// NewDriver returns a driver on independent masters. Close it when it is not given
+// to a Locker. The clients need ContextTimeoutEnabled, so that a slow node does not
+// hold up the others' request; set MaxRetries to -1.
+func NewDriver(nodes []redis.UniversalClient, opts ...Option) (*Driver, error) {
+	d := &Driver{
+		quorum: len(nodes)/2 + 1, prefix: DefaultPrefix, maxTTL: DefaultMaxTTL, ordered: true,
+		grants: map[driver.Token]*grant{},
+	}
+	for _, o := range opts {
+		o(d)
+	}
+	if err := checkCount(len(nodes)); err != nil {
+		return nil, err
+	}
+	addrs := map[string]int{}
+	for i, rdb := range nodes {
+		c, ok := rdb.(*redis.Client)
+		if !ok || c == nil {
+			return nil, fmt.Errorf("redlock: node %d: %T; every node is one server, so use *redis.Client", i+1, rdb)
+		}
+		o := c.Options()
+		if before, twice := addrs[o.Addr]; twice {
+			return nil, fmt.Errorf("redlock: node %d: %s is node %d too; the nodes must be independent servers", i+1, o.Addr, before)
+		}
+		addrs[o.Addr] = i + 1
+		if !o.ContextTimeoutEnabled {
+			return nil, fmt.Errorf("redlock: node %d: set ContextTimeoutEnabled in the client's options; else a slow node is waited for", i+1)
+		}
+		d.nodes = append(d.nodes, &node{rdb: rdb})
+	}
+	if err := checkPrefix(d.prefix); err != nil {
+		return nil, err
+	}
+	if d.maxTTL < minTTL {
+		return nil, fmt.Errorf("redlock: max_ttl: %v; raise it to the longest TTL in use, at least %v", d.maxTTL, minTTL)
+	}
+	d.ctx, d.stop = context.WithCancel(context.Background())
+	return d, nil
+}
+
+func checkCount(n int) error {
+	if n < 3 || n%2 == 0 {
+		return fmt.Errorf("redlock: nodes: %d; an odd number of at least 3 is needed, since an even one bears no more failures than one less", n)
+	}
+	return nil
+}
+
+func checkPrefix(prefix string) error {
+	if len(prefix) > 128 || strings.ContainsFunc(prefix, func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' || r == unicode.ReplacementChar }) {
+		return fmt.Errorf("redlock: prefix %q: use at most 128 printable characters without spaces", prefix)
+	}
+	return nil
+}
+
+// PluginConfig is the plugin's part of a configuration file.
+type PluginConfig struct {
+	// Addrs are the nodes, host:port: an odd number of at least 3. Required.
+	Addrs []string `yaml:"addrs"`
+	// Username and Password are for every node. Default none.
+	Username string       `yaml:"username"`
+	Password secret.Value `yaml:"password"`
+	// DB is the number of the database. Default 0.
+	DB int `yaml:"db"`
+	// TLS encrypts the connections. Default false, unless CAFile is set.
+	TLS bool `yaml:"tls"`
+	// CAFile holds the authorities to trust, in PEM. Default the system's.
+	CAFile string `yaml:"ca_file"`
+	// AllowPlaintext lets the password go over the network without TLS. Default
+	// false: then only to this host.
+	AllowPlaintext bool `yaml:"allow_plaintext"`
+	// Prefix begins every key. Default "solotick:redlock:".
+	Prefix string `yaml:"prefix"`
+	// MaxTTL is the longest TTL that is granted. Default 1m.
+	MaxTTL time.Duration `yaml:"max_ttl"`
+	// Unordered saves the second round of an acquire; fences need not grow then.
+	// Default false.
+	Unordered bool `yaml:"unordered"`
+}
+
+// Validate reports the first setting that cannot work.
+func (c PluginConfig) Validate() error {
+	if err := checkCount(len(c.Addrs)); err != nil {
+		return err
+	}
+	for _, addr := range c.Addrs {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil || port == "" {
+			return fmt.Errorf("redlock: addrs: %q: write it as host:port", addr)
+		}
+		ip := net.ParseIP(host)
+		if !c.Password.IsZero() && !c.TLS && c.CAFile == "" && !c.AllowPlaintext && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return fmt.Errorf("redlock: addrs: %q: the password would cross the network in plain text; set tls, or allow_plaintext where the network is trusted", addr)
+		}
+	}
+	if c.DB < 0 {
+		return fmt.Errorf("redlock: db: %d; use 0 and up", c.DB)
+	}
+	return checkPrefix(c.Prefix)
+}
+
+// Plugin returns the backend called "redlock". It does not wait for the nodes.
+func Plugin() locks.Plugin {
+	return locks.Plugin{
+		Name: "redlock",
+		Open: func(_ context.Context, decode func(any) error) (driver.Driver, error) {
+			var cfg PluginConfig
+			if err := decode(&cfg); err != nil {
+				return nil, err
+			}
+			d, err := open(cfg)
+			if err != nil {
+				return nil, err
+			}
+			return d, nil
+		},
+	}
+}
+
+func open(cfg PluginConfig) (*Driver, error) {
+	if cfg.Prefix == "" {
+		cfg.Prefix = DefaultPrefix
+	}
+	if cfg.MaxTTL == 0 {
+		cfg.MaxTTL = DefaultMaxTTL
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	var tlsConfig *tls.Config
+	if cfg.TLS || cfg.CAFile != "" {
+		tlsConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if cfg.CAFile != "" {
+		pem, err := os.ReadFile(cfg.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("redlock: ca_file: %w", err)
+		}
+		tlsConfig.RootCAs = x509.NewCertPool()
+		if !tlsConfig.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("redlock: ca_file: %s has no certificate in PEM", cfg.CAFile)
+		}
+	}
+	opts := []Option{WithPrefix(cfg.Prefix), WithMaxTTL(cfg.MaxTTL)}
+	if cfg.Unordered {
+		opts = append(opts, WithoutOrder())
+	}
+	var nodes []redis.UniversalClient
+	for _, addr := range cfg.Addrs {
+		nodes = append(nodes, redis.NewClient(&redis.Options{
+			Addr: addr, Username: cfg.Username, Password: cfg.Password.Reveal(), DB: cfg.DB, TLSConfig: tlsConfig,
+			MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
+		}))
+	}
+	d, err := NewDriver(nodes, opts...)
+	if err != nil {
+		errs := []error{err}
+		for _, n := range nodes {
+			errs = append(errs, n.Close())
+		}
+		return nil, errors.Join(errs...)
+	}
+	d.owned = true
+	return d, nil
+}

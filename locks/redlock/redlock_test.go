@@ -1,0 +1,459 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/solotick/solotick/configs/secret"
+	"github.com/solotick/solotick/internal/faultproxy"
+	"github.com/solotick/solotick/internal/testenv"
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/driver"
+	"github.com/solotick/solotick/locks/lockstest"
+	"github.com/solotick/solotick/locks/redlock"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Main(m)) }
+
+func client(addr string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true})
+}
+
+func clients(addrs []string) []redis.UniversalClient {
+	nodes := make([]redis.UniversalClient, len(addrs))
+	for i, addr := range addrs {
+		nodes[i] = client(addr)
+	}
+	return nodes
+}
+
+// closing is a driver with clients of its own, as a process has.
+type closing struct {
+	*redlock.Driver
+	nodes []redis.UniversalClient
+}
+
+func (c closing) Close() error {
+	err := c.Driver.Close()
+	for _, n := range c.nodes {
+		err = errors.Join(err, n.Close())
+	}
+	return err
+}
+
+func open(tb testing.TB, addrs []string, opts ...redlock.Option) closing {
+	tb.Helper()
+	nodes := clients(addrs)
+	d, err := redlock.NewDriver(nodes, append([]redlock.Option{redlock.TrustFirstSight(), redlock.WithMaxTTL(time.Hour)}, opts...)...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return closing{d, nodes}
+}
+
+func process(tb testing.TB, addrs []string, opts ...redlock.Option) closing {
+	tb.Helper()
+	d := open(tb, addrs, opts...)
+	tb.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return d
+}
+
+func addrs(servers []*testenv.Server) []string {
+	out := make([]string, len(servers))
+	for i, s := range servers {
+		out[i] = s.Addr()
+	}
+	return out
+}
+
+func admins(tb testing.TB, addrs []string) []*redis.Client {
+	tb.Helper()
+	out := make([]*redis.Client, len(addrs))
+	for i, addr := range addrs {
+		c := client(addr)
+		out[i] = c
+		if err := c.Ping(tb.Context()).Err(); err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(func() { _ = c.Close() })
+	}
+	return out
+}
+
+func TestConformance(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
+	nodes := addrs(testenv.Redises(t, 3))
+	admin := admins(t, nodes)
+	lockstest.Run(t, lockstest.Harness{
+		TTL: 2 * time.Second,
+		New: func(tb testing.TB) driver.Driver { return open(tb, nodes) },
+		Delete: func(tb testing.TB, key string) {
+			tb.Helper()
+			for _, a := range admin {
+				if err := a.Del(context.Background(), redlock.DefaultPrefix+key, redlock.DefaultPrefix+key+"\x00f").Err(); err != nil {
+					tb.Fatal(err)
+				}
+			}
+		},
+		Proxied: func(tb testing.TB) (d driver.Driver, cut, heal func()) {
+			var proxies []*faultproxy.Proxy
+			var through []string
+			for _, addr := range nodes {
+				p := faultproxy.Start(tb, addr)
+				proxies, through = append(proxies, p), append(through, p.Addr())
+			}
+			each := func(f func(*faultproxy.Proxy)) func() {
+				return func() {
+					for _, p := range proxies {
+						f(p)
+					}
+				}
+			}
+			return open(tb, through), each(func(p *faultproxy.Proxy) { p.BlackHole(faultproxy.Both) }), each(func(p *faultproxy.Proxy) { p.Pass() })
+		},
+	})
+}
+
+func request(key string, ttl time.Duration) driver.Request {
+	return driver.Request{Key: key, Token: driver.NewToken(), TTL: ttl, Label: "host 1"}
+}
+
+func hold(tb testing.TB, d driver.Driver, r driver.Request) driver.Hold {
+	tb.Helper()
+	g, err := d.Acquire(tb.Context(), r)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return driver.Hold{Request: r, Fence: g.Fence}
+}
+
+func isHeld(err error) bool {
+	var held *driver.HeldError
+	return errors.As(err, &held)
+}
+
+// records waits until n nodes have a record of the key, of the token if given.
+func records(tb testing.TB, admin []*redis.Client, key, token string, n int) {
+	tb.Helper()
+	for end := time.Now().Add(10 * time.Second); ; <-time.After(2 * time.Millisecond) {
+		got := 0
+		for _, a := range admin {
+			if v, err := a.Get(context.Background(), redlock.DefaultPrefix+key).Result(); err == nil && strings.HasPrefix(v, token) {
+				got++
+			}
+		}
+		if got == n {
+			return
+		}
+		if time.Now().After(end) {
+			tb.Fatalf("%d nodes have a record of %q, want %d", got, key, n)
+		}
+	}
+}
+
+// A node that answers late is locked to the end, so that one loss does not take
+// the majority away (redsync issue 186).
+func TestOtherNodesAreLockedInTheBackground(t *testing.T) {
+	nodes := addrs(testenv.Redises(t, 5))
+	admin := admins(t, nodes)
+	through := append([]string(nil), nodes...)
+	var slow []*faultproxy.Proxy
+	for i := range 2 {
+		p := faultproxy.Start(t, nodes[i])
+		slow, through[i] = append(slow, p), p.Addr()
+	}
+	a, b := process(t, through), process(t, nodes)
+	hold(t, a, request("warm", time.Minute))
+	for _, p := range slow {
+		p.Delay(faultproxy.ToServer, 300*time.Millisecond)
+	}
+	start := time.Now()
+	h := hold(t, a, request("k", time.Minute))
+	if took := time.Since(start); took > 250*time.Millisecond {
+		t.Errorf("waited %v for the slow nodes", took)
+	}
+	records(t, admin, "k", h.Token.String(), 5)
+	for i := 2; i < 4; i++ { // two of the three that decided lose all they have
+		if err := admin[i].FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Acquire(t.Context(), request("k", time.Minute)); !isHeld(err) {
+			t.Fatalf("after the loss of %d nodes: %v", i-1, err)
+		}
+		records(t, admin, "k", "", 4) // what the other got is taken back
+		if _, err := a.Renew(t.Context(), h); err != nil {
+			t.Fatal(err)
+		}
+		records(t, admin, "k", h.Token.String(), 5) // made anew
+	}
+}
+
+func TestStoppedNodesAreNotWaitedFor(t *testing.T) {
+	servers := testenv.Redises(t, 5)
+	nodes := addrs(servers)
+	d, other := process(t, nodes), process(t, nodes)
+	hold(t, d, request("warm", time.Minute))
+	hold(t, other, request("warm2", time.Minute))
+	servers[0].Pause()
+	servers[1].Kill()
+	start := time.Now()
+	r := request("k", 2*time.Second)
+	h := hold(t, d, r)
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("acquire took %v", took)
+	}
+	if _, err := other.Acquire(t.Context(), request("k", 2*time.Second)); !isHeld(err) {
+		t.Error(err)
+	}
+	start = time.Now()
+	if _, err := d.Renew(t.Context(), h); err != nil {
+		t.Error(err)
+	}
+	if out, err := d.Release(t.Context(), h); err != nil || out != driver.ReleasedOK {
+		t.Error(out, err)
+	}
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("renewal and release took %v", took)
+	}
+	servers[2].Kill()
+	_, err := d.Acquire(t.Context(), request("k", 2*time.Second))
+	if err == nil || isHeld(err) || !driver.IsNotApplied(err) {
+		t.Errorf("two of five nodes: %v", err)
+	}
+	// What a stopped node was asked arrives when it goes on, and leaves nothing.
+	servers[0].Resume()
+	admin := admins(t, nodes[:1])
+	records(t, admin, "k", "", 0)
+}
+
+// What was taken back is not put in place by a request that arrives even later.
+func TestLateAcquireLeavesNoOrphan(t *testing.T) {
+	nodes := addrs(testenv.Redises(t, 3))
+	admin := admins(t, nodes)
+	through := append([]string(nil), nodes...)
+	p := faultproxy.Start(t, nodes[0])
+	through[0] = p.Addr()
+	d, other := process(t, through), process(t, nodes)
+	hold(t, d, request("warm", time.Minute))
+	theirs := hold(t, other, request("k", time.Minute))
+	if err := admin[0].Del(t.Context(), redlock.DefaultPrefix+"k").Err(); err != nil {
+		t.Fatal(err)
+	}
+	p.BlackHole(faultproxy.ToServer)
+	r := request("k", 4*time.Second)
+	if _, err := d.Acquire(t.Context(), r); !isHeld(err) {
+		t.Fatal(err)
+	}
+	<-time.After(300 * time.Millisecond) // more than a node has
+	p.Pass() // now the acquire arrives, before or after the release
+	mark := redlock.DefaultPrefix + "k\x00x" + r.Token.String()
+	for end := time.Now().Add(10 * time.Second); admin[0].Exists(t.Context(), mark).Val() == 0; <-time.After(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the request was not taken back")
+		}
+	}
+	if v, err := admin[0].Get(t.Context(), redlock.DefaultPrefix+"k").Result(); err == nil && strings.HasPrefix(v, r.Token.String()) {
+		t.Error("an orphan on the slow node")
+	}
+	again := open(t, nodes)
+	defer func() { _ = again.Close() }()
+	if v, err := again.Acquire(t.Context(), r); err == nil {
+		t.Errorf("a request that was taken back was granted: %v", v)
+	}
+	if _, err := other.Renew(t.Context(), theirs); err != nil {
+		t.Error(err)
+	}
+}
+
+// A node that has forgotten must not make a second majority.
+func TestRestartedNodeGrantsNothing(t *testing.T) {
+	servers := testenv.Redises(t, 3)
+	nodes := addrs(servers)
+	admin := admins(t, nodes)
+	a, b := process(t, nodes), process(t, nodes)
+	hold(t, b, request("warm", time.Minute)) // has seen the nodes
+	records(t, admin, "warm", "", 3)
+	h := hold(t, a, request("k", time.Minute))
+	records(t, admin, "k", h.Token.String(), 3)
+	for i := range 2 { // one after the other, without a renewal in between
+		servers[i].Kill()
+		servers[i].Restart()
+	}
+	// Two of three know nothing of the grant.
+	_, err := b.Acquire(t.Context(), request("k", time.Minute))
+	if err == nil {
+		t.Fatal("two holders")
+	}
+	fresh := process(t, nodes)
+	if _, err := fresh.Acquire(t.Context(), request("other", time.Minute)); err != nil {
+		t.Errorf("nodes that are trusted at first sight: %v", err)
+	}
+	wary, err := redlock.NewDriver(clients(nodes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := closing{wary, nil}
+	defer func() { _ = c.Close() }()
+	if _, err := wary.Acquire(t.Context(), request("another", 10*time.Second)); err == nil || !strings.Contains(err.Error(), "started within the longest TTL") {
+		t.Errorf("nodes that are new: %v", err)
+	}
+}
+
+// The fence grows over any order of nodes that are away. Without the second round
+// a majority of slow counters would give a lower number than one fast counter has.
+func TestFenceGrowsOverChangingMajorities(t *testing.T) {
+	servers := testenv.Redises(t, 3)
+	nodes := addrs(servers)
+	admin := admins(t, nodes)
+	// Node 1 counts far ahead, as a clock that was set wrong for a time leaves it.
+	ahead := time.Now().Add(24 * time.Hour).UnixMicro()
+	if err := admin[0].Set(t.Context(), redlock.DefaultPrefix+"k\x00f", ahead, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	d := process(t, nodes)
+	var last int64
+	for _, away := range []int{2, 0, 1, 0, 2} {
+		servers[away].Pause()
+		h := hold(t, d, request("k", 4*time.Second))
+		if h.Fence <= last {
+			t.Fatalf("fence %d after %d without node %d", h.Fence, last, away+1)
+		}
+		last = h.Fence
+		if out, err := d.Release(t.Context(), h); err != nil || out != driver.ReleasedOK {
+			t.Fatal(out, err)
+		}
+		servers[away].Resume()
+		records(t, admin, "k", "", 0)
+	}
+	if last <= ahead {
+		t.Errorf("the last fence %d is not above the counter that was ahead, %d", last, ahead)
+	}
+}
+
+func TestLeaseOutlivesNodesOneAfterTheOther(t *testing.T) {
+	servers := testenv.Redises(t, 3)
+	nodes := addrs(servers)
+	admin := admins(t, nodes)
+	l, err := locks.New(open(t, nodes), locks.Config{TTL: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close(context.Background()) }()
+	b := process(t, nodes)
+	hold(t, b, request("warm", time.Minute)) // has seen the nodes
+	lease, err := l.TryAcquire(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range servers {
+		records(t, admin, "k", lease.Token(), 3)
+		servers[i].Kill()
+		servers[i].Restart()
+		if _, err := b.Acquire(t.Context(), request("k", time.Second)); err == nil {
+			t.Fatal("two holders")
+		}
+	}
+	records(t, admin, "k", lease.Token(), 3)
+	if lease.Err() != nil {
+		t.Fatal(lease.Err())
+	}
+	// A majority lost between two renewals is told.
+	for _, a := range admin {
+		if err := a.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-lease.Done():
+	case <-time.After(3 * time.Second):
+		t.Error("not told")
+	}
+}
+
+func TestBadSettingsAreRefused(t *testing.T) {
+	nodes := []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"}
+	for want, make := range map[string]func() ([]redis.UniversalClient, []redlock.Option){
+		"nodes: 4": func() ([]redis.UniversalClient, []redlock.Option) { return clients(nodes), nil },
+		"nodes: 2": func() ([]redis.UniversalClient, []redlock.Option) { return clients(nodes[:2]), nil },
+		"nodes: 1": func() ([]redis.UniversalClient, []redlock.Option) { return clients(nodes[:1]), nil },
+		"is node 1 too": func() ([]redis.UniversalClient, []redlock.Option) {
+			return clients([]string{nodes[0], nodes[1], nodes[0]}), nil
+		},
+		"max_ttl": func() ([]redis.UniversalClient, []redlock.Option) {
+			return clients(nodes[:3]), []redlock.Option{redlock.WithMaxTTL(time.Millisecond)}
+		},
+		"prefix": func() ([]redis.UniversalClient, []redlock.Option) {
+			return clients(nodes[:3]), []redlock.Option{redlock.WithPrefix("a b")}
+		},
+		"ContextTimeoutEnabled": func() ([]redis.UniversalClient, []redlock.Option) {
+			return append(clients(nodes[:2]), redis.NewClient(&redis.Options{Addr: nodes[2]})), nil
+		},
+		"*redis.ClusterClient": func() ([]redis.UniversalClient, []redlock.Option) {
+			return append(clients(nodes[:2]), redis.NewClusterClient(&redis.ClusterOptions{Addrs: nodes[2:]})), nil
+		},
+	} {
+		cs, opts := make()
+		if _, err := redlock.New(cs, nil, opts...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+		for _, c := range cs {
+			_ = c.Close()
+		}
+	}
+	const password = "kanarienvogel-4711"
+	far := []string{"a.example.org:1", "b.example.org:1", "c.example.org:1"}
+	for want, cfg := range map[string]redlock.PluginConfig{
+		"nodes: 0":              {},
+		"plain text":            {Addrs: far, Password: secret.New(password)},
+		"write it as host:port": {Addrs: []string{"a", "b", "c"}},
+		"db: -1":                {Addrs: far, DB: -1},
+		"ca_file":               {Addrs: far, CAFile: "/does/not/exist"},
+	} {
+		_, err := redlock.Plugin().Open(t.Context(), func(into any) error { *into.(*redlock.PluginConfig) = cfg; return nil })
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(fmt.Sprint(err, cfg), password) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	d := process(t, nodes[:3], redlock.WithMaxTTL(time.Minute))
+	if _, err := d.Acquire(t.Context(), request("k", time.Hour)); !driver.IsNotApplied(err) || !strings.Contains(err.Error(), "max_ttl") {
+		t.Errorf("a TTL beyond the longest: %v", err)
+	}
+}
+
+func TestPasswordIsNotPrintedAndPluginWorks(t *testing.T) {
+	const password = "kanarienvogel-4711"
+	servers := testenv.Redises(t, 3, "--requirepass", password)
+	for _, given := range []string{password, "wrong-" + password} {
+		d, err := redlock.Plugin().Open(t.Context(), func(into any) error {
+			*into.(*redlock.PluginConfig) = redlock.PluginConfig{Addrs: addrs(servers), Password: secret.New(given), MaxTTL: 300 * time.Millisecond}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = d.Acquire(t.Context(), request("k", 300*time.Millisecond))
+		// The nodes are young, so the right password is refused too at first.
+		for end := time.Now().Add(10 * time.Second); given == password && err != nil && time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+			_, err = d.Acquire(t.Context(), request("k", 300*time.Millisecond))
+		}
+		if given == password && err != nil || given != password && (err == nil || !strings.Contains(err.Error(), "WRONGPASS") || strings.Contains(err.Error(), password)) {
+			t.Errorf("%v", err)
+		}
+		if err := d.(interface{ Close() error }).Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
