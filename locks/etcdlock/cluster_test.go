@@ -86,7 +86,12 @@ func TestLeaderIsKilled(t *testing.T) {
 func TestNoMajority(t *testing.T) {
 	t.Parallel()
 	members := testenv.Etcd(t, 3)
-	p := start(t, "", members[0].Addr())
+	p := open(t, "", members[0].Addr())
+	t.Cleanup(func() {
+		if err := p.Close(); err == nil {
+			t.Error("the session was ended without a majority")
+		}
+	})
 	h := grant(t, p, request("k"))
 	members[1].Kill()
 	members[2].Kill()
