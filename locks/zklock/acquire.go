@@ -212,20 +212,29 @@ func (a *attempt) enqueue() (*hold, leaseclock.Instant, error) {
 	data := nodeData(a.r.Label)
 	var failure error
 	for range maxCreates {
-		if _, err := d.ready(a.ctx); err != nil {
+		ctx, cancel := a.step()
+		_, err := d.ready(ctx)
+		cancel()
+		if err != nil {
 			return nil, leaseclock.Instant{}, err
 		}
 		d.mu.Lock()
 		session := d.session
 		d.mu.Unlock()
 		sent := leaseclock.Now()
-		// In this goroutine: it has no caller to obey.
+		// In this goroutine, which has no caller to obey. A silent server is left for
+		// another connection, which answers what became of the node.
+		impatient := time.AfterFunc(3*d.pulse(), func() { d.wire.cutIfSilent(d.silence()) })
 		path, err := d.conn.Create(a.dir+"/"+a.r.Token.String()+infix, data, zk.FlagEphemeralSequential, d.acl)
+		impatient.Stop()
 		switch {
 		case err == nil:
 			return a.place(path), sent, nil
 		case errors.Is(err, zk.ErrNoNode):
-			if err := d.makeKey(a.ctx, a.dir); err != nil {
+			ctx, cancel := a.step()
+			err := d.makeKey(ctx, a.dir)
+			cancel()
+			if err != nil {
 				return nil, sent, driver.NotApplied(err)
 			}
 			failure = d.explain("acquire", err)
@@ -256,8 +265,7 @@ func (a *attempt) enqueue() (*hold, leaseclock.Instant, error) {
 // settle finds out what became of a create that was not answered: the path of the
 // node, if it was made and is this session's.
 func (a *attempt) settle(session int64) (string, error) {
-	d := a.d
-	ctx, cancel := context.WithTimeout(a.ctx, max(d.sessionTimeout(), time.Second))
+	ctx, cancel := a.step()
 	defer cancel()
 	for try := 0; ; try++ {
 		path, err := a.settleOnce(ctx, session)
@@ -357,18 +365,20 @@ func (a *attempt) lookAround(h *hold) ([]member, error) {
 	if gone {
 		return nil, errGone
 	}
+	ctx, cancel := a.step()
+	defer cancel()
 	looked := make(chan error, 1)
 	if watched {
 		looked <- nil
 	} else if d.enter() {
 		go func() {
 			defer d.wg.Done()
-			looked <- d.look(a.ctx, h)
+			looked <- d.look(ctx, h)
 		}()
 	} else {
 		return nil, errClosed
 	}
-	line, err := d.line(a.ctx, a.dir, false)
+	line, err := d.line(ctx, a.dir, false)
 	if looked := <-looked; err == nil {
 		err = looked
 	}
@@ -452,10 +462,10 @@ func (a *attempt) wait(h *hold, ahead member, first bool) (from leaseclock.Insta
 			return from, false, errGone
 		case <-changed:
 			// After a reconnection the line is looked at anew.
-			if _, err := a.readyAgain(); err != nil {
-				return from, false, err
-			}
-			return leaseclock.Now(), false, nil
+			ctx, cancel := a.step()
+			_, err := d.ready(ctx)
+			cancel()
+			return leaseclock.Now(), false, err
 		case <-pulse.C:
 			if d.contact().Elapsed() >= 3*d.pulse() {
 				d.wire.cutIfSilent(d.silence())
@@ -468,12 +478,16 @@ func (a *attempt) wait(h *hold, ahead member, first bool) (from leaseclock.Insta
 	}
 }
 
-// readyAgain waits for the connection, as long as a silent one is waited for.
-func (a *attempt) readyAgain() (uint64, error) {
-	ctx, cancel := context.WithTimeout(a.ctx, 3*a.d.pulse())
-	defer cancel()
-	return a.d.ready(ctx)
+// step bounds one step of a wait, whose caller may have days: a silent server must
+// show. An acquire that does not wait has its caller's patience.
+func (a *attempt) step() (context.Context, context.CancelFunc) {
+	if !a.queued {
+		return context.WithCancel(a.ctx)
+	}
+	return context.WithTimeoutCause(a.ctx, 3*a.d.pulse(), errSilent)
 }
+
+var errSilent = errors.New("no answer from the server")
 
 // watch sets a watch on the node ahead, unless there is one already: each would be
 // kept until the node goes.
@@ -483,7 +497,9 @@ func (a *attempt) watch(path string) (exists bool, err error) {
 	armed := d.armed[path]
 	d.armed[path] = true // before the watch can fire
 	d.mu.Unlock()
-	_, err = call(a.ctx, d, "watch the one ahead", func() (*zk.Stat, error) {
+	ctx, cancel := a.step()
+	defer cancel()
+	_, err = call(ctx, d, "watch the one ahead", func() (*zk.Stat, error) {
 		if armed {
 			_, stat, err := d.conn.Exists(path)
 			if err == nil && stat.Czxid == 0 {
