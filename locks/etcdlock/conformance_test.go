@@ -50,17 +50,15 @@ func TestConformance(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes")
 	}
-	t.Parallel()
 	lockstest.Run(t, harness(t, testenv.Etcd(t, 1)[0]))
 }
 
-// All traffic through a proxy that does no harm but cuts every connection now and
-// then, by the restarts of the suite.
+// All traffic through a proxy, which cuts every connection where the suite asks for
+// a restart. The suite counts goroutines, so it runs beside no other test.
 func TestConformanceThroughAProxy(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes")
 	}
-	t.Parallel()
 	server := testenv.Etcd(t, 1)[0]
 	proxy := faultproxy.Start(t, server.Addr())
 	h := harness(t, server)
