@@ -116,6 +116,16 @@ var laws = []rule{
 		reason: "a backend links its seam and its one client; the program chooses the database driver",
 	},
 	{
+		from:   []string{"locks/sqllock/postgres"},
+		may:    all(base, gormLibrary, sqlite, pgDriver, []string{"github.com/jackc/...", "locks", "locks/driver", "locks/sqllock"}),
+		reason: "it is sqllock with the one client that the program chose",
+	},
+	{
+		from:   []string{"locks/sqllock/mysql"},
+		may:    all(base, gormLibrary, sqlite, mysqlDriver, []string{"filippo.io/edwards25519/...", "locks", "locks/driver", "locks/sqllock"}),
+		reason: "it is sqllock with the one client that the program chose",
+	},
+	{
 		from:   []string{"locks/redislock", "locks/redlock"},
 		may:    all(base, redisClient, []string{"locks", "locks/driver"}),
 		reason: "a backend links its seam and its one client",
@@ -254,7 +264,7 @@ var laws = []rule{
 	},
 	{
 		from:    []string{"..."},
-		except:  all(programs, []string{"scheduler/sqljob"}, testSupport),
+		except:  all(programs, []string{"scheduler/sqljob", "locks/sqllock/*", "internal/sqldialect/*"}, testSupport),
 		mustNot: all(mysqlDriver, pgDriver),
 		reason:  "a worker on SQLite or Redis does not link MySQL and PostgreSQL",
 	},

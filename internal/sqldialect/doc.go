@@ -3,7 +3,8 @@
 // clock, the few spellings that are not shared, and migrations under a lock.
 //
 // It links no driver. Errors are told apart by the small interfaces that drivers
-// implement (SQLite: Code() int), found with errors.As, so a wrapped error is
+// implement (SQLite: Code() int, PostgreSQL: SQLState() string) or, for MySQL, by
+// the head of their text; they are found in the chain, so a wrapped error is
 // still recognised; GORM's own translators use a bare type assertion and lose it.
 //
 // Guarantees: a transaction run by [Conn.Tx] is retried as a whole and only when

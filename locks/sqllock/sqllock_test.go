@@ -14,6 +14,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/solotick/solotick/internal/sqldialect/sqlcount"
+	"github.com/solotick/solotick/internal/testenv"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
 	"github.com/solotick/solotick/locks/lockstest"
@@ -21,7 +22,7 @@ import (
 	"github.com/solotick/solotick/store/gormstore/sqlitedb"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Main(m)) }
 
 func openDB(tb testing.TB, path string) *gorm.DB {
 	tb.Helper()

@@ -52,6 +52,9 @@ func newStatements(table string, d *sqldialect.Dialect, mariadb bool) statements
 	if mutation.On("release-without-token") {
 		p.mine = " AND (1 = 1 OR token = ? OR ? IN (fence, 0))"
 	}
+	if d == sqldialect.Postgres() { // it would take the place for a small integer, after the 0
+		p.mine = strings.Replace(p.mine, "? IN", "CAST(? AS BIGINT) IN", 1)
+	}
 	if mutation.On("renew-without-token") {
 		p.exact = " AND (1 = 1 OR token = ? OR fence = ?)"
 	}

@@ -109,6 +109,7 @@ func ConfigOf(ctx context.Context, db *gorm.DB) (*pgx.ConnConfig, error) {
 			return fmt.Errorf("postgresdb: the connections are %T, not of pgx", c)
 		}
 		cfg = std.Conn().Config().Copy()
+		cfg.OnNotification, cfg.OnNotice = nil, nil // those of that connection
 		return nil
 	})
 	return cfg, errors.Join(err, conn.Close())
