@@ -27,14 +27,20 @@
 //     passed. A caller that goes away in the middle leaves no key held for longer.
 //   - In one process, goroutines that wait for one key do so in order of arrival,
 //     and one of them at a time talks to the backend.
-//   - No goroutine is kept per lease, and an idle Locker has none and sends
-//     nothing.
+//   - Where the backend keeps a line, processes get the key in order of arrival,
+//     and a waiter sends nothing while it stands there.
+//   - A loss is told at the next renewal at the latest, and at once where the
+//     backend pushes it. What it does to the work is said by [OnLoss].
+//   - A key is taken again only through a context that carries its lease, see
+//     [ContextWith], and is given back once, with the last level.
+//   - No goroutine is kept per lease (where losses are pushed, one for 16 of them),
+//     and an idle Locker has none and sends nothing.
 //
 // # Not guaranteed
 //
 //   - That the holder has stopped when its lease ends: a process can be paused at
 //     any instruction (M. Kleppmann, "How to do distributed locking", 2016). Check
 //     [Lease.Fence] at the resource.
-//   - Order of arrival between processes.
+//   - Order of arrival between processes, where the backend keeps no line.
 //   - That work runs once. A lock prevents overlap, a record prevents repetition.
 package locks

@@ -16,6 +16,10 @@
 // have. [Faulty] stands between the portable lock and a driver and makes requests
 // fail on command, also in the ways that leave their outcome unknown.
 //
+// One case lets processes contend while requests fail, connections fall silent and
+// processes die, records what the driver answered, and checks that one lock could
+// have answered so (with porcupine, by the model of internal/history).
+//
 // Not covered: what happens to the backend's own servers (failover, restart, a
 // full disk), unless the Harness can restart it.
 package lockstest

@@ -54,7 +54,7 @@ func Run(t *testing.T, h Harness) {
 	if h.TTL == 0 {
 		h.TTL = time.Second
 	}
-	for _, c := range slices.Concat(driverCases, lockerCases, faultCases) {
+	for _, c := range slices.Concat(driverCases, lineCases, lockerCases, sharingCases, faultCases, historyCases) {
 		t.Run(c.name, func(t *testing.T) {
 			switch {
 			case c.needs.deletion && h.Delete == nil:

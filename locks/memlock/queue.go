@@ -12,6 +12,7 @@ import (
 type waiter struct {
 	driver.Request
 	granted chan driver.Grant // capacity 1
+	first   chan struct{}     // capacity 1: it is first in line now
 }
 
 // grantNext gives a free key to the first in line, if there is one. The caller
@@ -36,6 +37,10 @@ func (s *Space) leave(w *waiter) {
 		return
 	}
 	s.lines[w.Key] = line
+	select {
+	case line[0].first <- struct{}{}:
+	default:
+	}
 }
 
 // AcquireQueued implements [driver.Queuer].
@@ -53,21 +58,19 @@ func (d *memDriver) AcquireQueued(ctx context.Context, r driver.Request) (driver
 	if s.lines == nil {
 		s.lines = make(map[string][]*waiter)
 	}
-	w := &waiter{r, make(chan driver.Grant, 1)}
+	w := &waiter{r, make(chan driver.Grant, 1), make(chan struct{}, 1)}
 	s.lines[r.Key] = append(s.lines[r.Key], w)
 	s.mu.Unlock()
 
 	for {
-		// Nobody else notices that the time of a silent holder has passed.
+		// Nobody but the first notices that the time of a silent holder has passed.
 		t := time.NewTimer(time.Until(rec.expires))
 		select {
 		case g := <-w.granted:
 			t.Stop()
 			return g, nil
 		case <-t.C:
-			s.mu.Lock()
-			rec, _ = s.live(r.Key)
-			s.mu.Unlock()
+		case <-w.first:
 		case <-ctx.Done():
 			t.Stop()
 			s.mu.Lock()
@@ -80,6 +83,10 @@ func (d *memDriver) AcquireQueued(ctx context.Context, r driver.Request) (driver
 			s.leave(w)
 			return driver.Grant{}, driver.NotApplied(ctx.Err())
 		}
+		t.Stop()
+		s.mu.Lock()
+		rec, _ = s.live(r.Key)
+		s.mu.Unlock()
 	}
 }
 
