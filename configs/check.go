@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/configs/strictyaml"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/scheduler/cronspec"
@@ -56,8 +57,29 @@ func (c *checker) store() {
 	if known && c.Store.DSN.IsZero() {
 		c.doc.Add("store", "has no dsn", "write dsn: or dsn_file:")
 	}
+	if c.Store.Driver == sqlite {
+		c.path("store.dsn", c.Store.DSN)
+	}
 	if !tablePrefix.MatchString(c.Store.TablePrefix) {
 		c.doc.Add("store.table_prefix", fmt.Sprintf("%.64q cannot begin the name of a table", c.Store.TablePrefix), "use a lower-case letter and then letters, digits and _, at most 32")
+	}
+}
+
+// serverAddress finds what clients of database servers take: user:password@host, and
+// key=value with a password.
+var serverAddress = regexp.MustCompile(`^[^/\\:]+:[^@]*@|(?i)\bpassword\s*=`)
+
+var drivePath = regexp.MustCompile(`^[A-Za-z]:[/\\]`)
+
+// path refuses the address of a server where SQLite wants a file: it is a mistake,
+// and SQLite's errors quote the name of the file, which would show the password.
+func (c *checker) path(where string, dsn secret.Value) {
+	name := dsn.Reveal()
+	if strings.HasPrefix(name, "file:") || drivePath.MatchString(name) {
+		return
+	}
+	if strings.Contains(name, "://") || serverAddress.MatchString(name) {
+		c.doc.Add(where, "looks like the address of a database server", "driver sqlite wants the path of a file")
 	}
 }
 
@@ -67,6 +89,13 @@ func (c *checker) locks() {
 		allowed(c, "locks.driver", c.Locks.Driver, known...)
 	}
 	c.doc.AddError("locks", c.Locks.Config.Validate())
+	if c.Locks.Driver == sqlite {
+		var own struct {
+			DSN secret.Value `yaml:"dsn"`
+		}
+		_ = c.Locks.Decode(&own) // the driver checks the rest when it is opened
+		c.path("locks.sqlite.dsn", own.DSN)
+	}
 	for _, key := range slices.Sorted(maps.Keys(c.Locks.Sections)) {
 		if key != c.Locks.Driver && !slices.Contains(known, key) {
 			c.doc.UnknownKey("locks", key, append(append(lockKeys(), known...), c.Locks.Driver))

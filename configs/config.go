@@ -58,6 +58,8 @@ type Store struct {
 // Migrate is AutoMigrate or its default.
 func (s Store) Migrate() bool { return s.AutoMigrate == nil || *s.AutoMigrate }
 
+const sqlite = "sqlite"
+
 // LocksInStore is the lock driver that keeps its locks in the store's database.
 const LocksInStore = "store"
 
@@ -168,8 +170,8 @@ func (c *Config) setDefaults() {
 			*field = value
 		}
 	}
-	def(&c.Store.Driver, "sqlite")
-	if c.Store.Driver == "sqlite" && c.Store.DSN.IsZero() {
+	def(&c.Store.Driver, sqlite)
+	if c.Store.Driver == sqlite && c.Store.DSN.IsZero() {
 		c.Store.DSN = secret.New("solotick.db")
 	}
 	def(&c.Store.TablePrefix, "solotick_")

@@ -177,7 +177,7 @@ func TestProblems(t *testing.T) {
 		{"namespace: a\nlocks: {ttl: 2s, renew_interval: 1s}", []string{"c.yaml:2:14: locks.ttl: 2s leaves no room for a second renewal: "}},
 		{"namespace: a\nscheduler: {gate: loock, timezone: Europe/Berln, lease: 1ms, concurrency: -1, poll_interval: 1ms, drain_timeout: -1s}", []string{
 			`c.yaml:2:19: scheduler.gate: "loock" is none of lock, leader, none`,
-			`c.yaml:2:36: scheduler.timezone: "Europe/Berln" is not a zone of the IANA database: write`,
+			`c.yaml:2:36: scheduler.timezone: cronspec: zone "Europe/Berln": is not in the zone data`,
 			"c.yaml:2:57: scheduler.lease: 1ms is outside 1s to 10m0s",
 			"c.yaml:2:75: scheduler.concurrency: -1 is below 1",
 			"c.yaml:2:94: scheduler.poll_interval: 1ms is below 100ms",
@@ -365,5 +365,29 @@ jobs:
 	l := parse(t, "namespace: a\nstore: {dsn: "+canary+"}\njobs: [{name: j, cron: '@daily', http: {url: 'https://x/"+canary+"'}}]")
 	if text := fmt.Sprintf("%v %+v %#v", l.Config, l.Config, l.Config); strings.Contains(text, canary) {
 		t.Error("a configuration that is printed shows a secret")
+	}
+}
+
+// TestAddressOfAServerIsNoFile: SQLite would quote it in its errors, password and all.
+func TestAddressOfAServerIsNoFile(t *testing.T) {
+	const text = "looks like the address of a database server: driver sqlite wants the path of a file"
+	for _, dsn := range []string{
+		"postgres://bob:" + canary + "@db/x", "postgres://db/x?password=" + canary, "bob:" + canary + "@tcp(db:3306)/x", "b:" + canary + "/7@db",
+		"host=db user=bob password=" + canary, "host=db PASSWORD = '" + canary + "'", "postgres://bob:${TOKEN}@db/x",
+	} {
+		for _, c := range []struct{ text, want string }{
+			{"namespace: a\nstore: {dsn: \"" + dsn + "\"}", "c.yaml:2:14: store.dsn: " + text},
+			{"namespace: a\nlocks: {driver: sqlite, sqlite: {dsn: \"" + dsn + "\"}}", "c.yaml:2:25: locks.sqlite.dsn: " + text},
+		} {
+			_, err := configs.Parse("c.yaml", []byte(c.text), options())
+			if err == nil || err.Error() != c.want {
+				t.Errorf("%s\n got %v\nwant %s", c.text, err, c.want)
+			}
+		}
+	}
+	for _, dsn := range []string{"solotick.db", "/var/lib/a:b@c.db", "./x:y@z.db", `C:\data\bob@home.db`, "file:runs.db?cache=private", "file:///var/lib/runs.db", ":memory:", "passwords.db"} {
+		if _, err := configs.Parse("c.yaml", []byte("namespace: a\nstore: {dsn: '"+dsn+"'}"), options()); err != nil {
+			t.Errorf("%s: %v", dsn, err)
+		}
 	}
 }
