@@ -21,9 +21,10 @@ type Driver struct {
 	quorum  int
 	prefix  string
 	maxTTL  time.Duration
-	trust   bool // nodes as they are when they are seen first
-	ordered bool // fences grow: the second round
-	owned   bool // Close closes the clients
+	trust   bool          // nodes as they are when they are seen first
+	ordered bool          // fences grow: the second round
+	timeout time.Duration // of a request to a node; 0 for one that fits the TTL
+	owned   bool          // Close closes the clients
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
@@ -32,6 +33,7 @@ type Driver struct {
 	closed bool
 	work   sync.WaitGroup
 	grants map[driver.Token]*grant
+	sweep  int // the number of grants at which those that have ended are forgotten
 }
 
 // grant is what this process knows of a grant it has asked for.
@@ -92,37 +94,66 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	case r.TTL > d.maxTTL:
 		return driver.Grant{}, driver.NotApplied(fmt.Errorf("redlock: acquire: a TTL of %v is beyond max_ttl, %v, after which a restarted node counts again; raise it", r.TTL, d.maxTTL))
 	}
+	// Where those who ask at once share the nodes, nobody has a majority: they take
+	// back and come again after random pauses, until somebody has it.
+	split := backoff.Policy{Base: 10 * time.Millisecond, Max: 100 * time.Millisecond}
+	for try := 0; ; try++ {
+		g, back, err := d.attempt(ctx, r)
+		if back == nil || try == maxSplits {
+			return g, err
+		}
+		select {
+		case clear := <-back:
+			if !clear || backoff.Wait(ctx, split.Delay(try)) != nil {
+				return g, err // a release under way must not meet a new grant
+			}
+		case <-ctx.Done():
+			return g, err
+		}
+	}
+}
+
+// maxSplits bounds how often an acquire comes again after a split vote.
+const maxSplits = 6
+
+// attempt asks once. Where the vote was split, it returns what tells whether all
+// has been taken back.
+func (d *Driver) attempt(ctx context.Context, r driver.Request) (driver.Grant, <-chan bool, error) {
 	start := time.Now()
 	g, votes, err := d.canvass(r)
 	if err != nil {
-		return driver.Grant{}, driver.NotApplied(err)
+		return driver.Grant{}, nil, driver.NotApplied(err)
 	}
-	var tally tally
-	for tally.yes < d.quorum && tally.yes+len(d.nodes)-tally.total >= d.quorum {
+	t := tally{holders: map[driver.Token]int{}}
+	for t.yes < d.quorum && t.yes+len(d.nodes)-t.total >= d.quorum {
 		select {
 		case v := <-votes:
-			tally.count(v)
+			t.count(v)
 			continue
 		case <-ctx.Done():
 		case <-d.ctx.Done():
 		}
 		d.takeBack(r, g)
-		return driver.Grant{}, fmt.Errorf("redlock: acquire: %w", cause(ctx, d.ctx))
+		return driver.Grant{}, nil, fmt.Errorf("redlock: acquire: %w", cause(ctx, d.ctx))
 	}
-	if tally.yes < d.quorum {
-		d.takeBack(r, g)
-		return driver.Grant{}, d.verdict(tally)
+	if t.yes < d.quorum {
+		back := d.takeBack(r, g)
+		err := d.verdict(t)
+		if len(t.errs) > 0 || t.yes == 0 || t.decided(d.quorum) {
+			back = nil
+		}
+		return driver.Grant{}, back, err
 	}
-	fence := d.decide(r.Token, g, tally.fence)
+	fence := d.decide(r.Token, g, t.fence)
 	end := start.Add(r.TTL - drift(r.TTL))
-	if !d.settle(ctx, r, tally.granting, votes, len(d.nodes)-tally.total, fence) || !time.Now().Before(end) {
+	if !d.settle(ctx, r, t.granting, votes, len(d.nodes)-t.total, fence) || !time.Now().Before(end) {
 		d.takeBack(r, g)
-		return driver.Grant{}, fmt.Errorf("redlock: acquire: a majority granted the key, and did not confirm the fence within the TTL: %w", errNoQuorum)
+		return driver.Grant{}, nil, fmt.Errorf("redlock: acquire: a majority granted the key, and did not confirm the fence within the TTL: %w", errNoQuorum)
 	}
 	d.mu.Lock()
 	g.until = end
 	d.mu.Unlock()
-	return driver.Grant{Fence: fence}, nil
+	return driver.Grant{Fence: fence}, nil, nil
 }
 
 var errNoQuorum = errors.New("no answer of a majority of the nodes")
@@ -142,6 +173,7 @@ type tally struct {
 	granting             []int
 	fence                int64
 	held                 *driver.Holder
+	holders              map[driver.Token]int
 	errs                 []error
 }
 
@@ -155,12 +187,23 @@ func (t *tally) count(v vote) {
 		t.fence = max(t.fence, v.fence)
 	case v.held != nil:
 		t.answered++
+		t.holders[v.held.Token]++
 		if t.held == nil || v.held.Remaining > t.held.Remaining {
 			t.held = v.held
 		}
 	default:
 		t.errs = append(t.errs, fmt.Errorf("node %d: %w", v.at+1, v.err))
 	}
+}
+
+// decided reports whether somebody has a majority.
+func (t *tally) decided(quorum int) bool {
+	for _, n := range t.holders {
+		if n >= quorum {
+			return true
+		}
+	}
+	return false
 }
 
 // verdict is the error of an acquire without a majority. Somebody holds the key
@@ -185,13 +228,22 @@ func (d *Driver) canvass(r driver.Request) (*grant, <-chan vote, error) {
 	if old := d.grants[r.Token]; old != nil {
 		g.fence, g.until = old.fence, old.until
 	}
+	if len(d.grants) >= d.sweep {
+		now := time.Now()
+		for token, old := range d.grants {
+			if old.fence > 0 && !now.Before(old.until) {
+				delete(d.grants, token)
+			}
+		}
+		d.sweep = 2*len(d.grants) + 64
+	}
 	d.grants[r.Token] = g
 	for at := range d.nodes {
 		settled := make(chan struct{})
 		g.settled[at] = settled
 		d.work.Go(func() {
 			defer close(settled)
-			ctx, cancel := context.WithTimeout(d.ctx, nodeTimeout(r.TTL))
+			ctx, cancel := context.WithTimeout(d.ctx, d.nodeTimeout(r.TTL))
 			defer cancel()
 			v := d.ask(ctx, at, r)
 			g.unclear[at] = v.err != nil
@@ -216,7 +268,7 @@ func (d *Driver) decide(token driver.Token, g *grant, fence int64) int64 {
 func (d *Driver) settle(ctx context.Context, r driver.Request, granting []int, votes <-chan vote, missing int, fence int64) bool {
 	acks := make(chan bool, len(d.nodes))
 	confirm := func(at int) {
-		ctx, cancel := context.WithTimeout(d.ctx, nodeTimeout(r.TTL))
+		ctx, cancel := context.WithTimeout(d.ctx, d.nodeTimeout(r.TTL))
 		defer cancel()
 		val, err := d.nodes[at].do(ctx, confirmScript, d.keys(r.Key, r.Token), r.Token.String(), fence, r.TTL.Milliseconds())
 		acks <- err == nil && val == int64(1)
@@ -265,22 +317,39 @@ func (d *Driver) settle(ctx context.Context, r driver.Request, granting []int, v
 }
 
 // takeBack gives back on every node, when the acquire there has ended, and again
-// where that is not answered, until the TTL has passed.
-func (d *Driver) takeBack(r driver.Request, g *grant) {
+// where that is not answered, until the TTL has passed. It tells whether the first
+// try was answered everywhere.
+func (d *Driver) takeBack(r driver.Request, g *grant) <-chan bool {
 	d.forget(r.Token)
 	end := time.Now().Add(r.TTL)
+	first := make(chan bool, len(d.nodes))
 	for at := range d.nodes {
 		d.spawn(func() {
 			for try := 0; time.Now().Before(end); try++ {
-				if _, err := d.releaseOn(d.ctx, at, driver.Hold{Request: r}, g); err == nil {
-					return
+				_, err := d.releaseOn(d.ctx, at, driver.Hold{Request: r}, g)
+				if try == 0 {
+					first <- err == nil && !g.unclear[at]
 				}
-				if backoff.Wait(d.ctx, backoff.Policy{Max: time.Second}.Delay(try)) != nil {
+				if err == nil || backoff.Wait(d.ctx, backoff.Policy{Max: time.Second}.Delay(try)) != nil {
 					return
 				}
 			}
 		})
 	}
+	all := make(chan bool, 1)
+	d.spawn(func() {
+		clear := true
+		for range d.nodes {
+			select {
+			case ok := <-first:
+				clear = clear && ok
+			case <-d.ctx.Done():
+				return
+			}
+		}
+		all <- clear
+	})
+	return all
 }
 
 func (d *Driver) forget(token driver.Token) {
@@ -304,7 +373,7 @@ func (d *Driver) releaseOn(ctx context.Context, at int, h driver.Hold, g *grant)
 	if h.Fence > 0 && g == nil {
 		mark = 0 // somebody else's grant, long settled
 	}
-	call, cancel := context.WithTimeout(ctx, nodeTimeout(h.TTL))
+	call, cancel := context.WithTimeout(ctx, d.nodeTimeout(h.TTL))
 	defer cancel()
 	val, err := d.nodes[at].do(call, releaseScript, d.keys(h.Key, h.Token), h.Token.String(), strconv.FormatInt(h.Fence, 10), mark)
 	if err != nil {

@@ -20,7 +20,12 @@ type node struct {
 }
 
 // nodeTimeout bounds one request to one node.
-func nodeTimeout(ttl time.Duration) time.Duration { return max(50*time.Millisecond, ttl/20) }
+func (d *Driver) nodeTimeout(ttl time.Duration) time.Duration {
+	if d.timeout > 0 {
+		return d.timeout
+	}
+	return max(50*time.Millisecond, ttl/20)
+}
 
 // do runs a script on the node, by its name or where that is unknown by its text.
 func (n *node) do(ctx context.Context, s *script, keys []string, args ...any) (any, error) {

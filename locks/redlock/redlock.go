@@ -38,6 +38,9 @@ func WithPrefix(prefix string) Option { return func(d *Driver) { d.prefix = pref
 // [DefaultMaxTTL].
 func WithMaxTTL(ttl time.Duration) Option { return func(d *Driver) { d.maxTTL = ttl } }
 
+// WithNodeTimeout bounds each request to each node. Default max(50 ms, TTL/20).
+func WithNodeTimeout(timeout time.Duration) Option { return func(d *Driver) { d.timeout = timeout } }
+
 // TrustFirstSight counts a node that has started within the longest TTL, where this
 // process has not seen an earlier start of it. It is for new nodes on which nothing
 // can have been held, as in tests; with it, a process that starts after a node
@@ -97,6 +100,9 @@ func NewDriver(nodes []redis.UniversalClient, opts ...Option) (*Driver, error) {
 	}
 	if d.maxTTL < minTTL {
 		return nil, fmt.Errorf("redlock: max_ttl: %v; raise it to the longest TTL in use, at least %v", d.maxTTL, minTTL)
+	}
+	if d.timeout < 0 {
+		return nil, fmt.Errorf("redlock: node_timeout: %v; leave it out for the default", d.timeout)
 	}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	return d, nil

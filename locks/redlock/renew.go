@@ -46,7 +46,7 @@ func (d *Driver) RenewBatch(ctx context.Context, holds []driver.Hold) []error {
 	answers := make(chan nodeAnswer, len(d.nodes))
 	timeout := time.Duration(0)
 	for _, h := range holds {
-		timeout = max(timeout, nodeTimeout(h.TTL))
+		timeout = max(timeout, d.nodeTimeout(h.TTL))
 	}
 	all := make([]int, len(holds))
 	for i := range all {
@@ -202,7 +202,7 @@ func (d *Driver) complete(p *poll, answers <-chan nodeAnswer, holds []driver.Hol
 		var timeout time.Duration
 		for _, i := range empty {
 			// The request must have ended before the hold can.
-			if t := nodeTimeout(holds[i].TTL); errs[i] == nil && d.valid(holds[i], t) {
+			if t := d.nodeTimeout(holds[i].TTL); errs[i] == nil && d.valid(holds[i], t) {
 				which = append(which, i)
 				timeout = max(timeout, t)
 			}

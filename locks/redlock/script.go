@@ -83,11 +83,11 @@ return 1
 `
 
 // Renew answers 1 for renewed, 0 for the key is another's, and 2 for there is no
-// record. It makes one where it is asked to and no later grant was given here.
+// record. It makes one where it is asked to: a majority of the others had it then.
 const luaRenew = `
 local v = redis.call('GET', KEYS[1])
 if not v then
-  if ARGV[5] ~= '1' or counter() > tonumber(ARGV[2]) or redis.call('EXISTS', KEYS[3]) == 1 then return 2 end
+  if ARGV[5] ~= '1' or redis.call('EXISTS', KEYS[3]) == 1 then return 2 end
   raise(tonumber(ARGV[2]))
   write(ARGV[1], ARGV[2], 'y', text(micros()), ARGV[4], ARGV[3])
   return 1
