@@ -31,10 +31,27 @@ func (c *checker) check() {
 	s := c.Scheduler
 	s.Namespace = "checked-above"
 	c.doc.AddError("scheduler", s.Validate())
-	c.doc.AddError("degradation", c.Degradation.Validate())
+	c.degradation()
 	allowed(c, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	allowed(c, "log.format", c.Log.Format, "text", "json")
 	c.jobs()
+}
+
+// degradation looks at the modes first, since it knows which was meant.
+func (c *checker) degradation() {
+	d := c.Degradation
+	d.Jobs = maps.Clone(d.Jobs)
+	if !slices.Contains(scheduler.Modes(), d.Mode) {
+		allowed(c, "degradation.mode", d.Mode, scheduler.Modes()...)
+		d.Mode = ""
+	}
+	for name, mode := range c.Degradation.Jobs {
+		if mode != "" && !slices.Contains(scheduler.Modes(), mode) {
+			allowed(c, "degradation.jobs."+name, mode, scheduler.Modes()...)
+			delete(d.Jobs, name)
+		}
+	}
+	c.doc.AddError("degradation", d.Validate())
 }
 
 // allowed adds a problem unless the value is one of names or not given.

@@ -177,17 +177,27 @@ func TestProblems(t *testing.T) {
 		{"namespace: a\nlocks: {ttl: 2s, renew_interval: 1s}", []string{"c.yaml:2:14: locks.ttl: 2s leaves no room for a second renewal: "}},
 		{"namespace: a\nscheduler: {gate: loock, timezone: Europe/Berln, lease: 1ms, concurrency: -1, poll_interval: 1ms, drain_timeout: -1s}", []string{
 			`c.yaml:2:19: scheduler.gate: "loock" is none of lock, leader, none`,
-			`c.yaml:2:36: scheduler.timezone: cronspec: zone "Europe/Berln": is not in the zone data`,
+			`c.yaml:2:36: scheduler.timezone: "Europe/Berln" is not a zone of the IANA database: write`,
 			"c.yaml:2:57: scheduler.lease: 1ms is outside 1s to 10m0s",
 			"c.yaml:2:75: scheduler.concurrency: -1 is below 1",
 			"c.yaml:2:94: scheduler.poll_interval: 1ms is below 100ms",
 			"c.yaml:2:114: scheduler.drain_timeout: -1s is negative",
 		}},
 		{"namespace: a\ndegradation: {mode: fast, after: -1s, jobs: {x: y}}", []string{
-			`c.yaml:2:21: degradation.mode: "fast" is none of fail_fast, local_mutex, store_only`,
+			`c.yaml:2:21: degradation.mode: "fast" is not a name known here: allowed are fail_fast, local_mutex, store_only`,
 			"c.yaml:2:34: degradation.after: -1s is negative",
-			`c.yaml:2:46: degradation.jobs.x: "y" is none of fail_fast`,
+			`c.yaml:2:46: degradation.jobs.x: "y" is not a name known here: allowed are fail_fast`,
 		}},
+		{"namespace: a\ndegradation: {mode: failfast, jobs: {x: storeonly}}", []string{
+			`c.yaml:2:21: degradation.mode: "failfast" is not a name known here: did you mean fail_fast?`,
+			`c.yaml:2:38: degradation.jobs.x: "storeonly" is not a name known here: did you mean store_only?`,
+		}},
+		{"namespace: a\njobs:\n- name: x\n  schedule: '@daily'\n  command: [a]\n  retries: 3", []string{
+			"c.yaml:3:3: jobs[0]: says nothing to do", "c.yaml:3:3: jobs[0]: says nothing of when",
+			`c.yaml:4:3: jobs[0]: unknown key "schedule": did you mean cron?`, `c.yaml:5:3: jobs[0]: unknown key "command": did you mean exec?`, `c.yaml:6:3: jobs[0]: unknown key "retries": did you mean retry?`,
+		}},
+		{"namespace: a\njobs:\n- name: x\n  cron: '@daily'\n  exec: /bin/backup --all", []string{"c.yaml:5:9: jobs[0].exec: is text: write a list, as in [/bin/backup, --all]"}},
+		{"namespace: a\njobs:\n- name: x\n  cron: */15 * * * *\n  exec: [a]", []string{`c.yaml:4:9: is not YAML: a value that begins with *: write it in quotes, as in cron: "*/15 * * * *"`}},
 		{"namespace: a\nlog: {level: wran, format: xml}", []string{
 			`c.yaml:2:14: log.level: "wran" is not a name known here: did you mean warn?`, `c.yaml:2:28: log.format: "xml" is not a name known here: allowed are text, json`,
 		}},

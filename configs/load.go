@@ -20,6 +20,9 @@ type Options struct {
 	StoreDrivers, LockDrivers []string
 }
 
+// synonyms are what other schedulers call a job's keys.
+var synonyms = map[string]string{"schedule": "cron", "command": "exec", "retries": "retry"}
+
 // Loaded is a configuration that was accepted. It is not safe for concurrent use.
 type Loaded struct {
 	Config
@@ -47,7 +50,7 @@ func Load(path string, o Options) (*Loaded, error) {
 // Parse checks the text of a file. The name is used in messages, and paths of
 // secret files are relative to its directory.
 func Parse(name string, data []byte, o Options) (*Loaded, error) {
-	l := &Loaded{doc: strictyaml.Parse(data, strictyaml.Options{File: name, Env: o.Env, ReadFile: o.ReadFile})}
+	l := &Loaded{doc: strictyaml.Parse(data, strictyaml.Options{File: name, Env: o.Env, ReadFile: o.ReadFile, Synonyms: synonyms})}
 	l.doc.Decode(&l.Config)
 	if l.doc.Readable() {
 		l.setDefaults()

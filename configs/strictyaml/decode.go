@@ -107,7 +107,10 @@ func (d *Document) value(n *node, v reflect.Value, path string) {
 			return
 		}
 		v.Set(reflect.New(t.Elem()))
-		d.value(n, v.Elem(), path)
+		before := len(d.found)
+		if d.value(n, v.Elem(), path); n.kind != isMapping && len(d.found) > before {
+			v.SetZero() // so that nobody misses what stands in it
+		}
 		return
 	case reflect.PointerTo(t).Implements(textType):
 		if text, ok := d.text(n, path, "text"); ok {
@@ -232,9 +235,13 @@ func (d *Document) structure(n *node, v reflect.Value, path string) {
 	fields, rest, short := layout(v.Type())
 	if n.kind != isMapping && n.kind != isNull && short != "" {
 		f := fields[short]
-		if n.kind != isList || f.typ.Kind() == reflect.Slice {
+		if (n.kind == isList) == (f.typ.Kind() == reflect.Slice) {
 			d.places[join(path, short)] = n.at
 			d.value(n, v.FieldByIndex(f.index), path)
+			return
+		}
+		if f.typ == reflect.TypeFor[[]string]() {
+			d.mismatch(n, path, "a list, as in [/bin/backup, --all]")
 			return
 		}
 	}
@@ -271,6 +278,9 @@ func (d *Document) structure(n *node, v reflect.Value, path string) {
 
 func (d *Document) unknown(p pair, path string, known []string) {
 	shown, near := shownKey(p.key), Nearest(p.key, known)
+	if meant := d.o.Synonyms[p.key]; slices.Contains(known, meant) {
+		near = meant
+	}
 	if near == "" && p.value != nil && p.value.kind == isNull {
 		shown = shownKey("")
 	}

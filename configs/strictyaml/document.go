@@ -16,6 +16,9 @@ type Options struct {
 	Env func(name string) (value string, set bool)
 	// ReadFile reads the file behind a k_file key. Default os.ReadFile.
 	ReadFile func(path string) ([]byte, error)
+	// Synonyms are the known keys behind words that people write for them. Default
+	// none.
+	Synonyms map[string]string
 }
 
 // Document is a YAML document that was read. It collects the problems of its
@@ -24,6 +27,7 @@ type Options struct {
 type Document struct {
 	o      Options
 	root   *node
+	lines  []string            // as read, to look for slips
 	places map[string]Position // of decoded values, by path
 	found  Problems
 	hidden []hidden

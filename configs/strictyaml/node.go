@@ -93,6 +93,7 @@ func (d *Document) parse(data []byte) (root *node) {
 		}
 	}()
 	text := strings.TrimPrefix(string(data), "\ufeff")
+	d.lines = strings.Split(text, "\n")
 	file, err := parser.ParseBytes([]byte(text), 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		d.syntax(err)
@@ -133,9 +134,39 @@ func (d *Document) syntax(err error) {
 		d.problem(Position{}, "", "cannot be read as YAML", remedy)
 		return
 	}
+	if d.slip(at(e.GetToken()).Line) {
+		return
+	}
 	// What the parser quotes from the document may be a secret.
 	message, _, _ := strings.Cut(e.GetMessage(), "\"")
 	d.problem(at(e.GetToken()), "", "is not YAML: "+strings.TrimRight(message, ": "), remedy)
+}
+
+var (
+	// unquoted finds a value that begins with @, or with a * that no name follows.
+	unquoted = regexp.MustCompile(`(?:^[ ]*-|(?:^|[ {,])[A-Za-z0-9_.-]+:)[ ]+(@|\*(?:[^A-Za-z0-9_]|$))`)
+	tabbed   = regexp.MustCompile(`^[ -]*\t[ \t]*[^ \t\r#]`)
+)
+
+// slip adds the problem of a common slip in the line or, since the parser may only
+// stumble at what follows, in the one before. It reports whether there was one.
+func (d *Document) slip(line int) bool {
+	for n := line; n > 0 && n > line-2; n-- {
+		if n > len(d.lines) {
+			continue
+		}
+		text := d.lines[n-1]
+		if tab := tabbed.FindStringIndex(text); tab != nil {
+			d.problem(Position{n, strings.IndexByte(text, '\t') + 1}, "", "is not YAML: a tab in the indentation", "indent with spaces, not tabs")
+			return true
+		}
+		if m := unquoted.FindStringSubmatchIndex(text); m != nil {
+			begin := text[m[2] : m[2]+1]
+			d.problem(Position{n, utf8.RuneCountInString(text[:m[2]]) + 1}, "", "is not YAML: a value that begins with "+begin, "write it in quotes, as in cron: \"*/15 * * * *\"")
+			return true
+		}
+	}
+	return false
 }
 
 // Visit collects anchors.
@@ -210,6 +241,8 @@ func (r *reader) alias(n *ast.AliasNode, depth int) *node {
 	name := n.Value.GetToken().Value
 	target, ok := r.anchors[name]
 	switch {
+	case !ok && r.doc.slip(at(n.Start).Line):
+		return nil
 	case !ok:
 		r.doc.problem(at(n.Start), "", fmt.Sprintf("alias *%s has no anchor", name), fmt.Sprintf("write &%s before the value meant", name))
 		return nil
