@@ -9,7 +9,7 @@ TOOL := $(GO) tool -modfile=internal/tools/go.mod
 # Flags for go test on top of those that every run of the suite has, such as -v.
 TESTFLAGS ?=
 # The race detector makes the tests about five times slower; a package that needs longer than this hangs.
-TIMEOUT ?= 4m
+TIMEOUT ?= 15m
 FUZZTIME ?= 20s
 BENCHTIME ?= 1s
 PKG ?= ./...

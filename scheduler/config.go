@@ -150,7 +150,7 @@ func (c Config) Validate() error {
 	}
 	// Asked of cronspec, which has the zone data that the schedules are read with.
 	if _, err := cronspec.Parse("@daily", cronspec.Options{Zone: c.TimeZone}); err != nil {
-		bad("timezone", "%v", err)
+		bad("timezone", "%q is not a zone of the IANA database: write a name such as UTC or Europe/Berlin", c.TimeZone)
 	}
 	if c.Lease < minLease || c.Lease > maxLease {
 		bad("lease", "%v is outside %v to %v", c.Lease, minLease, maxLease)

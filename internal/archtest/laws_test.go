@@ -49,7 +49,7 @@ var (
 
 	// testSupport are the packages that only tests link.
 	testSupport = []string{
-		"locks/lockstest", "leader/leadertest", "store/storetest", "scheduler/schedulertest",
+		"locks/lockstest/...", "leader/leadertest", "store/storetest", "scheduler/schedulertest",
 		"internal/archtest", "internal/faultproxy", "internal/sim", "internal/testenv",
 	}
 	// programs are the packages that choose implementations.
