@@ -68,6 +68,10 @@ func (d *Dialect) NotApplied(err error) bool {
 	if errors.As(err, &dial) && dial.Op == "dial" {
 		return true
 	}
+	var early interface{ SafeToRetry() bool }
+	if errors.As(err, &early) && early.SafeToRetry() {
+		return true
+	}
 	return err != nil && d.refused(err)
 }
 

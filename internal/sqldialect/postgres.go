@@ -70,10 +70,6 @@ func classifyPostgres(err error) Class {
 // refusedPostgres: a statement that the server answers with an error is rolled
 // back, and so is a COMMIT, unless the server itself went away meanwhile.
 func refusedPostgres(err error) bool {
-	var early interface{ SafeToRetry() bool }
-	if errors.As(err, &early) && early.SafeToRetry() {
-		return true
-	}
 	switch state := sqlState(err); {
 	case state == "", state == "40003", state == "57P01", state == "57P02", strings.HasPrefix(state, "08"), strings.HasPrefix(state, "XX"):
 		return false

@@ -2,6 +2,7 @@ package sqllock_test
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"os"
 	"strings"
@@ -177,12 +178,24 @@ func (p *place) driver(tb testing.TB, addr string, mode sqllock.Mode) driver.Dri
 	return d
 }
 
+// warm opens a connection, which on a busy machine takes longer than a request has.
+func warm(tb testing.TB, d driver.Driver) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := d.(driver.Inspector).Inspect(ctx, "warm"); !errors.Is(err, driver.ErrFree) {
+		tb.Fatal(err)
+	}
+}
+
 func (p *place) harness(mode sqllock.Mode, server *testenv.Server) lockstest.Harness {
 	h := lockstest.Harness{
 		TTL: time.Second,
 		New: func(tb testing.TB) driver.Driver {
 			tb.Helper()
-			return p.driver(tb, p.addr, mode)
+			d := p.driver(tb, p.addr, mode)
+			warm(tb, d)
+			return d
 		},
 		Delete: func(tb testing.TB, key string) {
 			tb.Helper()
@@ -197,7 +210,9 @@ func (p *place) harness(mode sqllock.Mode, server *testenv.Server) lockstest.Har
 		Proxied: func(tb testing.TB) (driver.Driver, func(), func()) {
 			tb.Helper()
 			proxy := faultproxy.Start(tb, p.addr)
-			return p.driver(tb, proxy.Addr(), mode), func() { proxy.BlackHole(faultproxy.Both) }, proxy.Pass
+			d := p.driver(tb, proxy.Addr(), mode)
+			warm(tb, d)
+			return d, func() { proxy.BlackHole(faultproxy.Both) }, proxy.Pass
 		},
 	}
 	if server != nil {

@@ -83,7 +83,7 @@ func Open(c sqldialect.ServerConfig) (*gorm.DB, func() error, error) {
 		return nil, nil, fmt.Errorf("mysqldb: dsn: %w", err)
 	}
 	c = c.Defaults()
-	pool := sql.OpenDB(connector)
+	pool := sql.OpenDB(sqldialect.Patient(connector, c.ConnectTimeout))
 	pool.SetMaxOpenConns(c.MaxConns)
 	pool.SetMaxIdleConns(c.MaxConns)
 	pool.SetConnMaxIdleTime(5 * time.Minute)

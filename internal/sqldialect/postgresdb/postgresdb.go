@@ -73,7 +73,7 @@ func Open(c sqldialect.ServerConfig) (*gorm.DB, func() error, error) {
 		return nil, nil, fmt.Errorf("postgresdb: %w", err)
 	}
 	c = c.Defaults()
-	pool := stdlib.OpenDB(*cfg)
+	pool := sql.OpenDB(sqldialect.Patient(stdlib.GetConnector(*cfg), c.ConnectTimeout))
 	pool.SetMaxOpenConns(c.MaxConns)
 	pool.SetMaxIdleConns(c.MaxConns)
 	pool.SetConnMaxIdleTime(5 * time.Minute)
