@@ -328,9 +328,12 @@ func (a *attempt) advance(h *hold, sent leaseclock.Instant) (driver.Grant, error
 	if !ok {
 		return driver.Grant{}, fmt.Errorf("zklock: acquire: the server named the node %q, which is none of ours", h.path)
 	}
-	for {
+	for try := 0; ; try++ {
 		line, err := a.lookAround(h)
 		if err != nil {
+			if a.transient(err, try) {
+				continue
+			}
 			return driver.Grant{}, err
 		}
 		ahead, n, present := predecessor(line, me)
@@ -344,8 +347,12 @@ func (a *attempt) advance(h *hold, sent leaseclock.Instant) (driver.Grant, error
 		}
 		from, granted, err := a.wait(h, ahead, n == 1)
 		if err != nil {
+			if a.transient(err, try) {
+				continue
+			}
 			return driver.Grant{}, err
 		}
+		try = 0
 		if granted {
 			return a.granted(h, from), nil
 		}
@@ -353,6 +360,16 @@ func (a *attempt) advance(h *hold, sent leaseclock.Instant) (driver.Grant, error
 			return driver.Grant{}, fmt.Errorf("zklock: acquire: %w", context.Cause(a.ctx))
 		}
 	}
+}
+
+// transient reports whether a wait goes on after err, and lets a moment pass: the
+// place in line is kept while the connection comes and goes, but not in silence.
+func (a *attempt) transient(err error, try int) bool {
+	lasting := errors.Is(err, errGone) || errors.Is(err, errSilent) || errors.Is(err, zk.ErrNoAuth) || errors.Is(err, errClosed)
+	if !a.queued || lasting || a.d.contact().Elapsed() >= 3*a.d.pulse() {
+		return false
+	}
+	return backoff.Wait(a.ctx, backoff.Policy{Base: 10 * time.Millisecond, Max: a.d.pulse()}.Delay(try)) == nil
 }
 
 // lookAround reads the line, and together with it the own node, unless a watch
@@ -451,7 +468,10 @@ func (a *attempt) wait(h *hold, ahead member, first bool) (from leaseclock.Insta
 			}
 			// True, but of little use for so short a rest.
 			sent := leaseclock.Now()
-			if err := d.sync(a.ctx, d.prefix); err != nil {
+			ctx, cancel := a.step()
+			err := d.sync(ctx, d.prefix)
+			cancel()
+			if err != nil {
 				return sent, false, err
 			}
 			d.mu.Lock()
@@ -469,7 +489,7 @@ func (a *attempt) wait(h *hold, ahead member, first bool) (from leaseclock.Insta
 		case <-pulse.C:
 			if d.contact().Elapsed() >= 3*d.pulse() {
 				d.wire.cutIfSilent(d.silence())
-				return from, false, fmt.Errorf("zklock: acquire: no answer from the server for %v", d.contact().Elapsed().Round(time.Millisecond))
+				return from, false, fmt.Errorf("zklock: acquire: %w for %v", errSilent, d.contact().Elapsed().Round(time.Millisecond))
 			}
 			d.ping()
 		case <-a.ctx.Done():
@@ -493,13 +513,13 @@ var errSilent = errors.New("no answer from the server")
 // kept until the node goes.
 func (a *attempt) watch(path string) (exists bool, err error) {
 	d := a.d
-	d.mu.Lock()
-	armed := d.armed[path]
-	d.armed[path] = true // before the watch can fire
-	d.mu.Unlock()
 	ctx, cancel := a.step()
 	defer cancel()
 	_, err = call(ctx, d, "watch the one ahead", func() (*zk.Stat, error) {
+		d.mu.Lock()
+		armed := d.armed[path]
+		d.armed[path] = true // before the watch can fire
+		d.mu.Unlock()
 		if armed {
 			_, stat, err := d.conn.Exists(path)
 			if err == nil && stat.Czxid == 0 {

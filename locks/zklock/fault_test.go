@@ -3,8 +3,6 @@ package zklock_test
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"os"
 	"testing"
 	"time"
 
@@ -211,7 +209,7 @@ func TestServerKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close(t.Context())
-	d := opened(t, server.Addr(), prefix, zklock.WithSessionTimeout(9*time.Second), zklock.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	d := opened(t, server.Addr(), prefix, zklock.WithSessionTimeout(9*time.Second))
 	lease, err := l.Acquire(t.Context(), "k")
 	if err != nil {
 		t.Fatal(err)
@@ -222,7 +220,6 @@ func TestServerKilled(t *testing.T) {
 	go func() {
 		for { // a silent server ends the wait; whoever wants the key asks again
 			_, err := d.AcquireQueued(within(t, 60*time.Second), waiter)
-			t.Log(time.Now(), err)
 			if err == nil || within(t, 0).Err() == nil {
 				waiting <- err
 				return

@@ -56,12 +56,25 @@ type console struct {
 
 func dialConsole(tb testing.TB, addr string) console {
 	tb.Helper()
-	conn, events, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogger(silent{}))
+	var mu sync.Mutex
+	var last net.Conn
+	conn, events, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogger(silent{}), zk.WithDialer(func(network, addr string, timeout time.Duration) (net.Conn, error) {
+		c, err := net.DialTimeout(network, addr, timeout)
+		mu.Lock()
+		defer mu.Unlock()
+		last = c
+		return c, err
+	}))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
 		conn.Close()
+		mu.Lock()
+		if last != nil { // the library may wait for a greeting for more than a minute
+			last.Close()
+		}
+		mu.Unlock()
 		for range events {
 			continue
 		}
