@@ -72,7 +72,7 @@ Exit codes: 0 the file is good, 2 it is not.`,
 		c := checked{File: args[0], Problems: []problem{}, Warnings: []problem{}, Jobs: []checkedJob{}}
 		loaded, err := load(args[0])
 		if err == nil {
-			_, err = loaded.BuildJobs(jobKinds(nil)) // the statements of sql jobs are looked at here
+			_, err = loaded.BuildJobs(jobKinds(nil, nil)) // the statements of sql jobs are looked at here
 		}
 		var problems strictyaml.Problems
 		switch {

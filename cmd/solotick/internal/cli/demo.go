@@ -31,18 +31,19 @@ against the ticks that their schedules give. After --for the last runs have at
 most 4s (the lease, 2s, and 2s) to come to an end.
 
 With --json, progress goes to stderr, and the last line of stdout is one object:
-replicas, seconds, kills, ticks, runs, skipped, duplicates, missed, takeovers.
-Duplicates and missed count queue jobs as well as ticks.
+replicas, seconds, kills, ticks, runs, skipped, duplicates, missed, waiting (recorded
+and not yet run), takeovers. Duplicates, missed and waiting count queue jobs as well
+as ticks.
 
-Exit codes: 0 the promise was kept, 1 something was lost or doubled or the demo
-could not run, 2 bad arguments.`,
+Exit codes: 0 the promise was kept, 1 something was lost, doubled or not run in
+time, or the demo could not run, 2 bad arguments.`,
 		Example: `  solotick demo
   solotick demo --for 20s --replicas 3 --kill-every 5s --json
-  solotick demo --for 1m --replicas 5 --kill-every 3s --skew 700ms`,
+  solotick demo --for 1m --replicas 5 --kill-every 6s --skew 700ms`,
 	}
 	cmd.Flags().DurationVar(&o.For, "for", 20*time.Second, "how long ticks are due and replicas are killed")
 	cmd.Flags().IntVar(&o.Replicas, "replicas", 3, "how many processes")
-	cmd.Flags().DurationVar(&o.KillEvery, "kill-every", 5*time.Second, "how often one is killed; 0 for never")
+	cmd.Flags().DurationVar(&o.KillEvery, "kill-every", 5*time.Second, "how often one is killed, from 5s; 0 for never")
 	cmd.Flags().DurationVar(&o.Skew, "skew", 0, "set the replicas' clocks wrong by -SKEW, 0 and +SKEW in turn")
 	cmd.Flags().StringVar(&o.Dir, "dir", "", "keep database and logs in this directory (default: a temporary one, removed if all went well)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object as the last line")
@@ -64,7 +65,7 @@ could not run, 2 bad arguments.`,
 			}
 		}
 		if !report.Kept() {
-			return &exitError{code: exitFailure, err: fmt.Errorf("demo: %d missed, %d doubled", report.Missed, report.Duplicates)}
+			return &exitError{code: exitFailure, err: fmt.Errorf("demo: %d missed, %d doubled, %d recorded and still waiting", report.Missed, report.Duplicates, report.Waiting)}
 		}
 		return nil
 	})

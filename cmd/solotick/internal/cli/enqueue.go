@@ -42,7 +42,12 @@ nothing, says so, and is no error. Without --key every call puts a new job.
 ` + defaultFileHelp,
 		Example: `  solotick enqueue send_invoice '{"order": 4711}' --key order-4711
   solotick enqueue cleanup '{}' --in 15m -c solotick.yaml`,
-		Args: cobra.ExactArgs(2),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return fmt.Errorf("%s given, want two: KIND, the name of a queue job, and JSON, its arguments in one pair of quotes", plural(len(args), "argument"))
+			}
+			return nil
+		},
 	}
 	cmd.Flags().StringVar(&key, "key", "", "at most one job of this kind has this key (default: a new one)")
 	cmd.Flags().StringVar(&at, "at", "", "not before this time; without an offset it is read as UTC")
@@ -50,6 +55,9 @@ nothing, says so, and is no error. Without --key every call puts a new job.
 	cmd.MarkFlagsMutuallyExclusive("at", "in")
 	file, out := fileFlag(cmd), outputFlag(cmd)
 	cmd.RunE = interruptible(func(ctx context.Context, cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("key") && key == "" {
+			return usagef("--key is empty: name the job, or leave --key away for a key of its own")
+		}
 		row, err := newRow(args[0], args[1], key)
 		if err != nil {
 			return err

@@ -149,3 +149,15 @@ func TestTableShowsEmptyCells(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+func TestTablesShowNothingThatATerminalObeys(t *testing.T) {
+	var out bytes.Buffer
+	row := []string{"a\x1b[2Jb", "two\nlines", "\xff", "Größe 10 %", ""}
+	if err := printTable(&out, []string{"A", "B", "C", "D", "E"}, [][]string{row}); err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := strings.Cut(out.String(), "\n")
+	if want := `"a\x1b[2Jb"  "two\nlines"  "\xff"  Größe 10 %  -` + "\n"; line != want {
+		t.Errorf("got %q, want %q", line, want)
+	}
+}

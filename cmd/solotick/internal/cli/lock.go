@@ -48,6 +48,9 @@ lost, 2 bad arguments or configuration, 1 the lock backend did not answer.`,
 		if err != nil {
 			return err
 		}
+		if names[0] == "" {
+			return usagef("KEY is empty: name the lock")
+		}
 		if ttl < 0 || wait < 0 {
 			return usagef("--ttl and --wait cannot be negative")
 		}

@@ -176,7 +176,7 @@ func TestOnceRefusesAJobWithASchedule(t *testing.T) {
 	}
 }
 
-func TestOnceCommandThatCannotStartIsAnOutcome(t *testing.T) {
+func TestOnceCommandThatCannotStartLeavesTheKeyFree(t *testing.T) {
 	st := memstore.New()
 	for range 2 {
 		m := machine(st, "a", "")
@@ -184,5 +184,9 @@ func TestOnceCommandThatCannotStartIsAnOutcome(t *testing.T) {
 		if code := codeOf(m.run(t.Context())); code != 127 {
 			t.Errorf("code %d", code)
 		}
+	}
+	m := machine(st, "a", "echo $SOLOTICK_ATTEMPT; exit 3")
+	if code := codeOf(m.run(t.Context())); code != 3 || m.stdout.String() != "1\n" {
+		t.Errorf("the corrected command: code %d, %q", code, &m.stdout)
 	}
 }

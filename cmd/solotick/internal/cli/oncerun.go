@@ -102,7 +102,7 @@ func (o *onceRun) work(ctx context.Context, exec store.Execution, sent leasecloc
 	code := result.Code
 	var start *child.StartError
 	if errors.As(runErr, &start) {
-		code, text = start.Code, start.Error()
+		code = start.Code
 	}
 	switch {
 	case right.canceled():
@@ -111,6 +111,8 @@ func (o *onceRun) work(ctx context.Context, exec store.Execution, sent leasecloc
 		return &exitError{code: exitLost, err: fmt.Errorf("%s was lost to another or could not be renewed in time: the command was stopped (its code: %d)", exec.Key, result.Code)}
 	case runErr != nil && start == nil:
 		return runErr
+	case start != nil: // nothing ran, so the corrected command can have the key
+		f.State, f.Unstarted, f.ErrorCode, f.ErrorText = store.StatePending, true, "start", start.Error()
 	case code != 0 && result.Signaled != nil:
 		f.State, f.ErrorCode, f.ErrorText = store.StatePending, "stopped", "stopped by signal: "+result.Signaled.String()
 	case code != 0:
@@ -129,7 +131,7 @@ func (o *onceRun) work(ctx context.Context, exec store.Execution, sent leasecloc
 	case err != nil:
 		return fmt.Errorf("the command ended with code %d, but that could not be recorded, so a later call may run it again: %w", code, err)
 	case start != nil:
-		return commandFailed(runErr)
+		return commandFailed(&child.StartError{Code: code, Err: fmt.Errorf("%w; no outcome is stored, the key is still free", start)})
 	case right.canceled():
 		return fmt.Errorf("%s was canceled; the command was stopped (its code: %d)", exec.Key, code)
 	}

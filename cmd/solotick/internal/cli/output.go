@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -63,13 +65,23 @@ func printTable(w io.Writer, heading []string, rows [][]string) error {
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
-			if cells[i] = cell; cell == "" {
+			if cells[i] = printable(cell); cell == "" {
 				cells[i] = "-"
 			}
 		}
 		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
 	return t.Flush()
+}
+
+// printable quotes what a terminal would obey instead of showing: escapes, line ends
+// and what is not UTF-8. Keys and error texts come from anybody.
+func printable(s string) string {
+	hidden := func(r rune) bool { return !strconv.IsPrint(r) }
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, hidden) {
+		return strconv.Quote(s)
+	}
+	return s
 }
 
 // rfc3339 shows an instant in UTC, with milliseconds only where there are any.

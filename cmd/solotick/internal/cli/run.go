@@ -16,6 +16,7 @@ import (
 	"github.com/solotick/solotick/idempotent"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/scheduler/cronspec"
+	"github.com/solotick/solotick/scheduler/execjob"
 	"github.com/solotick/solotick/scheduler/sqljob"
 )
 
@@ -129,7 +130,7 @@ func (w *worker) scheduler(ctx context.Context) (*scheduler.Scheduler, error) {
 	if err != nil {
 		return nil, err
 	}
-	jobs, err := w.site.loaded.BuildJobs(jobKinds(idempotent.New(st)))
+	jobs, err := w.site.loaded.BuildJobs(jobKinds(idempotent.New(st), w.log))
 	if err != nil {
 		return nil, usageError(err)
 	}
@@ -145,8 +146,11 @@ func (w *worker) scheduler(ctx context.Context) (*scheduler.Scheduler, error) {
 
 // jobKinds makes the handlers of jobs that need no Go. A nil guard makes handlers
 // to be checked, not to be called.
-func jobKinds(guard *idempotent.Guard) configs.Kinds {
-	return configs.Kinds{SQL: func(statements string) (scheduler.Handler, error) {
+func jobKinds(guard *idempotent.Guard, log *slog.Logger) configs.Kinds {
+	return configs.Kinds{Exec: func(cfg execjob.Config, deps execjob.Deps) (scheduler.Handler, error) {
+		deps.Logger = log
+		return execjob.New(cfg, deps)
+	}, SQL: func(statements string) (scheduler.Handler, error) {
 		return sqljob.New(sqljob.SQLite, statements, guard)
 	}}
 }

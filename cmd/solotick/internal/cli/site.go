@@ -8,12 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"gorm.io/gorm"
 
 	"github.com/solotick/solotick/configs"
+	"github.com/solotick/solotick/configs/strictyaml"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/scheduler/cronspec"
 	"github.com/solotick/solotick/store"
@@ -69,7 +71,22 @@ func load(file string) (*configs.Loaded, error) {
 	if file == "" {
 		return configs.Parse("built-in", []byte(builtIn), o)
 	}
-	return configs.Load(file, o)
+	loaded, err := configs.Load(file, o)
+	if err != nil {
+		return nil, err
+	}
+	// All jobs of this program are in the file, so a name that it has not is a mistake:
+	// where it goes unnoticed, a job runs in a mode that nobody wanted.
+	var stray strictyaml.Problems
+	for _, w := range loaded.Warnings {
+		if strings.HasPrefix(w.Path, "degradation.jobs.") {
+			stray = append(stray, w)
+		}
+	}
+	if len(stray) > 0 {
+		return nil, stray
+	}
+	return loaded, nil
 }
 
 func (s *site) namespace() string { return s.loaded.Namespace }

@@ -33,13 +33,18 @@ func (o Options) Validate() error {
 		return fmt.Errorf("--for %v is outside 3s to 24h", o.For)
 	case o.Replicas < 1 || o.Replicas > 20:
 		return fmt.Errorf("--replicas %d is outside 1 to 20", o.Replicas)
-	case o.KillEvery != 0 && o.KillEvery < time.Second:
-		return fmt.Errorf("--kill-every %v is below 1s; 0 kills none", o.KillEvery)
+	case o.KillEvery != 0 && o.KillEvery < minKillEvery:
+		return fmt.Errorf("--kill-every %v leaves a run no time to end (a run takes %v and a takeover up to %v): use %v or more",
+			o.KillEvery, reportTakes, lease, minKillEvery)
 	case o.Skew < 0 || o.Skew > time.Minute:
 		return fmt.Errorf("--skew %v is outside 0s to 1m", o.Skew)
 	}
 	return nil
 }
+
+// minKillEvery leaves a run that was interrupted the time to be taken over and to
+// end before the next kill, on a busy machine as well.
+const minKillEvery = 5 * time.Second
 
 const (
 	frame        = 200 * time.Millisecond
@@ -303,7 +308,13 @@ func (s *show) verdict(ctx context.Context) (tally, error) {
 	for _, e := range effects {
 		fresh.addEffect(e)
 	}
-	t := fresh.count()
+	open, err := s.store.List(ctx, store.Filter{
+		Namespace: namespace, States: []store.State{store.StatePending, store.StateRunning}, Limit: 10_000,
+	})
+	if err != nil {
+		return tally{}, err
+	}
+	t := fresh.count(open)
 	t.Replicas, t.Seconds = s.o.Replicas, s.o.For.Seconds()
 	skipped, err := s.store.List(ctx, store.Filter{
 		Namespace: namespace, States: []store.State{store.StateSkipped}, Classes: []store.Class{store.ClassCron}, Limit: 10_000,

@@ -21,23 +21,29 @@ type Report struct {
 	Runs       int     `json:"runs"`       // effects of ticks
 	Skipped    int     `json:"skipped"`    // ticks recorded as skipped; with the demo's settings none may be
 	Duplicates int     `json:"duplicates"` // ticks and queue jobs with more than one effect, and effects nobody asked for
-	Missed     int     `json:"missed"`     // ticks and queue jobs without an effect
+	Missed     int     `json:"missed"`     // ticks and queue jobs without an effect, whose record is none or closed
+	Waiting    int     `json:"waiting"`    // ticks and queue jobs without an effect that are recorded as pending or running
 	Takeovers  int     `json:"takeovers"`  // runs whose owner was killed, started again by another
 }
 
-// Kept reports whether the promise was kept: nothing lost, nothing doubled.
-func (r Report) Kept() bool { return r.Duplicates == 0 && r.Missed == 0 }
+// Kept reports whether the promise was kept: nothing lost, nothing doubled and
+// nothing left to do.
+func (r Report) Kept() bool { return r.Duplicates == 0 && r.Missed == 0 && r.Waiting == 0 }
 
 // tally is a Report with the evidence.
 type tally struct {
 	Report
-	doubled, lost []tickKey
-	queuePut      int
-	queueRan      int
+	doubled, lost, waiting []tickKey
+	queuePut, queueRan     int
 }
 
-// count compares what was due with what the jobs wrote.
-func (b *board) count() tally {
+// count compares what was due with what the jobs wrote. What is open in the store
+// can still run: it is late, not lost.
+func (b *board) count(open []store.Execution) tally {
+	recorded := map[tickKey]bool{}
+	for _, e := range open {
+		recorded[tickKey{job: e.Key.Job, tick: e.Key.Tick, name: e.Key.Name}] = true
+	}
 	var t tally
 	t.Kills, t.Takeovers, t.queuePut = len(b.kills), len(b.takeovers), len(b.put)
 	asked := map[tickKey]bool{}
@@ -51,7 +57,11 @@ func (b *board) count() tally {
 		asked[k] = true
 	}
 	for k := range asked {
-		if len(b.effects[k]) == 0 {
+		switch {
+		case len(b.effects[k]) > 0:
+		case recorded[k]:
+			t.waiting = append(t.waiting, k)
+		default:
 			t.lost = append(t.lost, k)
 		}
 	}
@@ -68,12 +78,12 @@ func (b *board) count() tally {
 			t.doubled = append(t.doubled, k)
 		}
 	}
-	for _, list := range [][]tickKey{t.doubled, t.lost} {
+	for _, list := range [][]tickKey{t.doubled, t.lost, t.waiting} {
 		slices.SortFunc(list, func(x, y tickKey) int {
 			return cmp.Or(cmp.Compare(x.tick, y.tick), strings.Compare(x.job, y.job), strings.Compare(x.name, y.name))
 		})
 	}
-	t.Duplicates, t.Missed = len(t.doubled), len(t.lost)
+	t.Duplicates, t.Missed, t.Waiting = len(t.doubled), len(t.lost), len(t.waiting)
 	return t
 }
 
@@ -112,12 +122,17 @@ func (t tally) tell(w io.Writer, b *board) {
 		line("%s: %s%s", what, strings.Join(names, ", "), more)
 	}
 	evidence("Without effect", t.lost)
+	evidence("Recorded and still waiting", t.waiting)
 	evidence("With more than one effect, or asked for by nobody", t.doubled)
-	if t.Kept() {
+	waiting := count(t.Waiting, "run is", "runs are") + " recorded and still waiting"
+	switch {
+	case t.Kept():
 		line("KEPT: nothing was lost and nothing ran twice.")
-		return
+	case t.Missed == 0 && t.Duplicates == 0:
+		line("LATE: nothing was lost and nothing ran twice, but %s.", waiting)
+	default:
+		line("BROKEN: %d lost, %d doubled; %s.", t.Missed, t.Duplicates, waiting)
 	}
-	line("BROKEN: %d lost, %d doubled.", t.Missed, t.Duplicates)
 }
 
 // count is a number with its noun (and verb), in the plural where that is due.

@@ -45,7 +45,7 @@ func TestLongJobsPeriodLeavesRoomForATakeover(t *testing.T) {
 
 func TestCountOfAKeptPromise(t *testing.T) {
 	b := kept(t)
-	got := b.count()
+	got := b.count(nil)
 	// Three jobs every second and one every 6 s, in the 10 s from 0.4 s past a full minute.
 	if got.Ticks != 31 || got.Runs != 31 || got.queuePut != 2 || got.queueRan != 2 || !got.Kept() {
 		t.Errorf("%+v", got)
@@ -81,7 +81,7 @@ func TestCountOfBrokenPromises(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := kept(t)
 			test.harm(b)
-			got := b.count()
+			got := b.count(nil)
 			if got.Runs != test.runs || got.Duplicates != test.duplicates || got.Missed != test.missed {
 				t.Errorf("%+v", got)
 			}
@@ -114,7 +114,24 @@ func TestTakeoverIsToldOncePerKill(t *testing.T) {
 	if start(4, 2, tick+5000) == nil || b.slowest() != 2100*time.Millisecond {
 		t.Errorf("the second takeover is missing, or is not %v at most", b.slowest())
 	}
-	if got := b.count(); got.Takeovers != 2 || got.Kills != 2 {
+	if got := b.count(nil); got.Takeovers != 2 || got.Kills != 2 {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestARecordedRunIsLateAndNotLost(t *testing.T) {
+	for _, state := range []store.State{store.StatePending, store.StateRunning} {
+		b := kept(t)
+		k := b.put[0]
+		delete(b.effects, k)
+		got := b.count([]store.Execution{{Key: store.Key{Class: store.ClassKey, Job: k.job, Name: k.name}, State: state}})
+		if got.Missed != 0 || got.Waiting != 1 || got.Kept() {
+			t.Errorf("%+v", got)
+		}
+		var words strings.Builder
+		got.tell(&words, b)
+		if !strings.Contains(words.String(), "LATE: nothing was lost and nothing ran twice, but 1 run is recorded and still waiting.") {
+			t.Error(words.String())
+		}
 	}
 }
