@@ -2,7 +2,9 @@ package sqllock
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -80,7 +82,8 @@ func (a *Advisory) name(key string) any {
 	if a.conn.Dialect == sqldialect.Postgres() {
 		return sqldialect.LockNumber(a.table + "/" + key)
 	}
-	return []byte(a.table + "/" + key)
+	sum := sha256.Sum256([]byte(a.table + "/" + key))
+	return hex.EncodeToString(sum[:])
 }
 
 // ask runs a query that answers 1 for yes. NULL, which GET_LOCK answers for an
@@ -115,7 +118,7 @@ func (a *Advisory) Acquire(ctx context.Context, r driver.Request) (driver.Grant,
 	}
 	if !got {
 		defer conn.Return()
-		return driver.Grant{}, a.held(ctx, r.Key)
+		return driver.Grant{}, a.held(ctx, conn.Conn, r.Key)
 	}
 	g, err := a.acquire(ctx, conn.Conn, r)
 	var held *driver.HeldError
@@ -135,10 +138,10 @@ func (a *Advisory) Acquire(ctx context.Context, r driver.Request) (driver.Grant,
 
 // held tells who holds a key whose session lock is taken. Its holder may be just
 // about to write the row, hence a few looks.
-func (a *Advisory) held(ctx context.Context, key string) error {
+func (a *Advisory) held(ctx context.Context, c sqldialect.Conn, key string) error {
 	delay := backoff.Policy{Base: 2 * time.Millisecond, Max: 20 * time.Millisecond}
 	for n := 0; ; n++ {
-		h, err := a.Inspect(ctx, key)
+		h, err := a.inspect(ctx, c, key)
 		switch {
 		case err == nil:
 			return &driver.HeldError{Holder: h}

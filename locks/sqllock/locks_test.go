@@ -1,6 +1,7 @@
 package sqllock_test
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -188,7 +189,7 @@ func serverLocks(t *testing.T, p *place, key string) int {
 	var args []any
 	if p.name == "mariadb" {
 		query = "SELECT IS_USED_LOCK(SHA2(CONCAT(DATABASE(), '/', ?), 256)) IS NOT NULL"
-		args = []any{"solotick_locks/" + key}
+		args = []any{fmt.Sprintf("%x", sha256.Sum256([]byte("solotick_locks/"+key)))}
 	}
 	var n int
 	if err := p.admin.Raw(query, args...).Scan(&n).Error; err != nil {

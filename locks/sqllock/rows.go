@@ -226,10 +226,14 @@ func scan(row sqldialect.Rows) (driver.Holder, error) {
 func microseconds(n int64) time.Duration { return time.Duration(max(n, 1)) * time.Microsecond }
 
 // Inspect implements [driver.Inspector].
-func (r *rows) Inspect(ctx context.Context, key string) (h driver.Holder, err error) {
+func (r *rows) Inspect(ctx context.Context, key string) (driver.Holder, error) {
+	return r.inspect(ctx, r.conn, key)
+}
+
+func (r *rows) inspect(ctx context.Context, c sqldialect.Conn, key string) (h driver.Holder, err error) {
 	free := false
 	err = r.do(ctx, "inspect", func(q *texts) (err error) {
-		if h, err = r.holder(ctx, r.conn, q, key); errors.Is(err, sql.ErrNoRows) {
+		if h, err = r.holder(ctx, c, q, key); errors.Is(err, sql.ErrNoRows) {
 			free, err = true, nil
 		}
 		return err

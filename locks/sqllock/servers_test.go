@@ -215,6 +215,9 @@ func (p *place) harness(mode sqllock.Mode, server *testenv.Server) lockstest.Har
 			return d, func() { proxy.BlackHole(faultproxy.Both) }, proxy.Pass
 		},
 	}
+	if mode == sqllock.ModeAdvisory {
+		h.TTL = 3 * time.Second // every grant opens a connection
+	}
 	if server != nil {
 		h.Restart = func(testing.TB) {
 			server.Kill()
