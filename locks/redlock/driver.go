@@ -38,6 +38,7 @@ type Driver struct {
 
 // grant is what this process knows of a grant it has asked for.
 type grant struct {
+	key     string
 	settled []chan struct{} // by node: closed when the acquire there has ended
 	unclear []bool          // by node: it ended without an answer; read after settled
 	fence   int64           // 0 before it is decided. This and the rest are guarded by Driver.mu
@@ -188,7 +189,7 @@ func (t *tally) count(v vote) {
 	case v.held != nil:
 		t.answered++
 		t.holders[v.held.Token]++
-		if t.held == nil || v.held.Remaining > t.held.Remaining {
+		if t.held == nil || t.holders[v.held.Token] > t.holders[t.held.Token] {
 			t.held = v.held
 		}
 	default:
@@ -210,7 +211,11 @@ func (t *tally) decided(quorum int) bool {
 // where a node says so and the nodes that did not answer could not have decided it.
 func (d *Driver) verdict(t tally) error {
 	if t.held != nil && len(t.errs) < d.quorum {
-		return &driver.HeldError{Holder: *t.held}
+		h := *t.held
+		if !t.decided(d.quorum) {
+			h.Token, h.Fence = driver.Token{}, 0 // of one who may not get it either
+		}
+		return &driver.HeldError{Holder: h}
 	}
 	return driver.NotApplied(fmt.Errorf("redlock: acquire: %w", errors.Join(append([]error{errNoQuorum}, t.errs...)...)))
 }
@@ -224,7 +229,7 @@ func (d *Driver) canvass(r driver.Request) (*grant, <-chan vote, error) {
 	if d.closed {
 		return nil, nil, errClosed
 	}
-	g := &grant{settled: make([]chan struct{}, n), unclear: make([]bool, n)}
+	g := &grant{key: r.Key, settled: make([]chan struct{}, n), unclear: make([]bool, n)}
 	if old := d.grants[r.Token]; old != nil {
 		g.fence, g.until = old.fence, old.until
 	}

@@ -192,7 +192,7 @@ func (d *Driver) complete(p *poll, answers <-chan nodeAnswer, holds []driver.Hol
 			d.mu.Lock()
 			g := d.grants[holds[i].Token]
 			d.mu.Unlock()
-			if g != nil {
+			if g != nil && g.key == holds[i].Key && g.fence == holds[i].Fence {
 				d.takeBack(holds[i].Request, g)
 			}
 		}
