@@ -91,7 +91,7 @@ func TestWorker(t *testing.T) {
 func TestWorkerEndsAtTheSecondSignal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	config := writeFile(t, dir, "solotick.yaml", workerFile)
+	config := writeFile(t, dir, "solotick.yaml", workerFile+"log: {format: json}\n")
 	solotick(t, dir, "migrate", "up", "-c", config)
 	query(t, dir, "CREATE TABLE counted (tick INTEGER)")
 	solotick(t, dir, "enqueue", "endless", "{}", "-c", config)
@@ -101,7 +101,8 @@ func TestWorkerEndsAtTheSecondSignal(t *testing.T) {
 	w.stderr.await(t, "a second signal ends it at once")
 	w.signal(syscall.SIGINT)
 	w.stderr.await(t, "worker ends its runs")
-	w.wait() // the test fails if that takes the drain timeout and more
+	w.stderr.await(t, `"msg":"command is being stopped"`) // the commands' log is the worker's
+	w.wait()                                              // the test fails if that takes the drain timeout and more
 }
 
 func TestWorkerRefusesWhatItCannotRun(t *testing.T) {
@@ -119,7 +120,7 @@ func TestWorkerRefusesWhatItCannotRun(t *testing.T) {
 		}
 	}
 	p := start(t, dir, "run")
-	if code := p.wait(); code != 2 || !strings.Contains(p.stderr.all(), "name it with -c") {
+	if code := p.wait(); code != 2 || !strings.Contains(p.stderr.all(), "no configuration file: name it") {
 		t.Errorf("without a file: exit code %d, %s", code, p.stderr.all())
 	}
 }

@@ -48,13 +48,18 @@ var _ run = (*scheduler.Run)(nil)
 type ExitError struct {
 	Code   int    // exit code; -1 where a signal ended it
 	Signal string // name of the signal, or empty
+	Line   string // last line of the output that was kept, at most 200 bytes; or empty
 }
 
 func (e *ExitError) Error() string {
+	text := "execjob: the command ended with exit code " + strconv.Itoa(e.Code)
 	if e.Signal != "" {
-		return "execjob: the command was ended by signal " + e.Signal
+		text = "execjob: the command was ended by signal " + e.Signal
 	}
-	return "execjob: the command ended with exit code " + strconv.Itoa(e.Code)
+	if e.Line != "" {
+		text += ": " + e.Line
+	}
+	return text
 }
 
 // ErrorCode is exit:N or signal:NAME, which the scheduler records.
@@ -110,8 +115,11 @@ func (c *command) run(ctx context.Context, r run) error {
 	if err == nil {
 		return nil
 	}
-	var exit *ExitError
-	if errors.As(err, &exit) && ctx.Err() == nil && slices.Contains(c.cfg.PermanentCodes, exit.Code) {
+	exit, ok := errors.AsType[*ExitError](err)
+	if ok {
+		exit.Line = out.lastLine()
+	}
+	if ok && ctx.Err() == nil && slices.Contains(c.cfg.PermanentCodes, exit.Code) {
 		return scheduler.Permanent(err)
 	}
 	return err

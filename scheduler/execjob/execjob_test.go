@@ -80,6 +80,24 @@ func TestEnvironmentIsOnlyWhatIsListed(t *testing.T) {
 	}
 }
 
+func TestErrorSaysTheLastLineOfOutput(t *testing.T) {
+	for script, want := range map[string]string{
+		"echo first; echo oops >&2; echo; exit 4": "exit code 4: oops",
+		"exit 4":                   "exit code 4",
+		"printf 'a\\377b'; exit 4": "exit code 4: ab",
+		"echo bye; kill -9 $$":     "signal SIGKILL: bye",
+		"head -c 5000 /dev/zero | tr '\\0' x; exit 4": "exit code 4: " + strings.Repeat("x", 200),
+	} {
+		if err := shell(t, script).run(t.Context(), &fakeRun{}); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", script, err, want)
+		}
+	}
+	quiet := func(c *Config) { c.Output = new(int) }
+	if err := shell(t, "echo oops; exit 4", quiet).run(t.Context(), &fakeRun{}); err == nil || !strings.HasSuffix(err.Error(), "exit code 4") {
+		t.Errorf("output that is not to be kept shows: %v", err)
+	}
+}
+
 func TestArgumentsAreOnStandardInput(t *testing.T) {
 	r := &fakeRun{args: []byte(`{"order":7}`)}
 	if err := shell(t, "cat").run(t.Context(), r); err != nil || string(r.result) != `{"order":7}` {

@@ -1,6 +1,10 @@
 package execjob
 
-import "sync"
+import (
+	"bytes"
+	"strings"
+	"sync"
+)
 
 // tail keeps the last bytes written to it.
 type tail struct {
@@ -40,4 +44,12 @@ func (t *tail) bytes() []byte {
 		}
 	}
 	return append([]byte(nil), b...)
+}
+
+// lastLine is the last line that is not blank, cut to what fits an error.
+func (t *tail) lastLine() string {
+	const most = 200
+	b := bytes.TrimSpace(t.bytes())
+	b = bytes.TrimSpace(b[bytes.LastIndexByte(b, '\n')+1:])
+	return strings.ToValidUTF8(string(b[:min(len(b), most)]), "")
 }

@@ -57,7 +57,7 @@ type problem struct {
 
 func newConfigCheck() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "check FILE",
+		Use:   "check (FILE | -c FILE)",
 		Short: "Tell everything that is wrong with a file, or what it gives",
 		Long: `Tell everything that is wrong with a file, with line and column, or what it gives:
 its jobs with their next ticks. It connects to nothing and runs nothing.
@@ -65,12 +65,16 @@ its jobs with their next ticks. It connects to nothing and runs nothing.
 Exit codes: 0 the file is good, 2 it is not.`,
 		Example: `  solotick config check solotick.yaml
   solotick config check solotick.yaml -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MaximumNArgs(1),
 	}
-	out := outputFlag(cmd)
+	file, out := fileFlag(cmd), outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c := checked{File: args[0], Problems: []problem{}, Warnings: []problem{}, Jobs: []checkedJob{}}
-		loaded, err := load(args[0])
+		file, err := namedFile(cmd, *file, args)
+		if err != nil {
+			return err
+		}
+		c := checked{File: file, Problems: []problem{}, Warnings: []problem{}, Jobs: []checkedJob{}}
+		loaded, err := load(file)
 		if err == nil {
 			_, err = loaded.BuildJobs(jobKinds(nil, nil)) // the statements of sql jobs are looked at here
 		}
@@ -81,7 +85,7 @@ Exit codes: 0 the file is good, 2 it is not.`,
 		case err != nil:
 			return usageError(err)
 		default:
-			if err := c.fill(args[0], loaded); err != nil {
+			if err := c.fill(file, loaded); err != nil {
 				return err
 			}
 		}

@@ -31,9 +31,9 @@ against the ticks that their schedules give. After --for the last runs have at
 most 4s (the lease, 2s, and 2s) to come to an end.
 
 With --json, progress goes to stderr, and the last line of stdout is one object:
-replicas, seconds, kills, ticks, runs, skipped, duplicates, missed, waiting (recorded
-and not yet run), takeovers. Duplicates, missed and waiting count queue jobs as well
-as ticks.
+replicas, seconds, kills, ticks, runs, skipped, duplicates, missed, waiting
+(recorded and not yet run), takeovers. Duplicates, missed and waiting count queue
+jobs as well as ticks.
 
 Exit codes: 0 the promise was kept, 1 something was lost, doubled or not run in
 time, or the demo could not run, 2 bad arguments.`,

@@ -74,7 +74,7 @@ func TestRunsJoinRowsAndStretches(t *testing.T) {
 		t.Fatal(put, err)
 	}
 	f := store.Filter{Namespace: "test", Limit: 10}
-	rows, err := listRuns(t.Context(), st, f)
+	rows, _, err := listRuns(t.Context(), st, f)
 	if err != nil || len(rows) != 1 || rows[0].Key != "k" || rows[0].State != "pending" || rows[0].Count != 1 {
 		t.Fatalf("%+v, %v", rows, err)
 	}

@@ -16,9 +16,10 @@ import (
 func newLock() *cobra.Command {
 	var ttl, wait time.Duration
 	cmd := &cobra.Command{
-		Use:     "lock KEY -- CMD ARG...",
-		GroupID: groupWork,
-		Short:   "Run a command under a lock",
+		Use:                   "lock [flags] KEY -- CMD ARG...",
+		DisableFlagsInUseLine: true,
+		GroupID:               groupWork,
+		Short:                 "Run a command under a lock",
 		Long: `Run a command under a lock, so that nobody else with the same configuration runs
 one under the same key at the same time.
 
@@ -28,6 +29,9 @@ a holder that was frozen and woke too late. Signals are passed on to the command
 
 If the lock is lost, or cannot be renewed in time, the command and all it started
 get SIGTERM, and SIGKILL before the lock ends.
+
+If solotick itself is killed with SIGKILL, the command ends with it (on Linux),
+but what the command started may go on.
 
 A KEY that begins with "lock:" is taken as the whole name of a lock, such as
 lock:shop:cron:report, which the scheduler holds while that job runs.

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,7 +37,12 @@ schedule is that of a job of the file.`,
 		Example: `  solotick next "30 2 * * *" --tz Europe/Berlin --from 2026-03-27 -n 4
   solotick next "@every 90s" -n 3 -o json
   solotick next --job nightly-report -c solotick.yaml`,
-		Args: cobra.MaximumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("%d arguments given: put the schedule in quotes: solotick next \"%s\"", len(args), strings.Join(args, " "))
+			}
+			return nil
+		},
 	}
 	cmd.Flags().StringVar(&zone, "tz", "", "time zone of the schedule, an IANA name (default UTC)")
 	gap := &choice{value: string(cronspec.GapNextValid), allowed: []string{string(cronspec.GapNextValid), string(cronspec.GapShift), string(cronspec.GapSkip)}}

@@ -15,9 +15,10 @@ import (
 func newOnce() *cobra.Command {
 	var job, key string
 	cmd := &cobra.Command{
-		Use:     "once --job JOB --key KEY -- CMD ARG...",
-		GroupID: groupWork,
-		Short:   "Run a command once per key, across machines",
+		Use:                   "once [flags] --job JOB --key KEY -- CMD ARG...",
+		DisableFlagsInUseLine: true,
+		GroupID:               groupWork,
+		Short:                 "Run a command once per key, across machines",
 		Long: `Run a command once per key, across all machines that share a store: for system
 cron and for CI.
 
@@ -32,7 +33,11 @@ The command finds SOLOTICK_JOB, SOLOTICK_KEY, SOLOTICK_ATTEMPT and SOLOTICK_FENC
 in its environment. The fence grows with every attempt of the job.
 
 What is once is the stored outcome: a command whose machine dies in the middle is
-started again, so it has to bear a second start.
+started again, so it has to bear a second start. A command that cannot be started
+leaves no outcome: the key stays free for the corrected one.
+
+If solotick itself is killed with SIGKILL, the command ends with it (on Linux),
+but what the command started may go on.
 
 ` + defaultFileHelp + `
 

@@ -22,7 +22,7 @@ import (
 
 func newRun() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "run -c FILE",
+		Use:     "run (FILE | -c FILE)",
 		GroupID: groupWork,
 		Short:   "Run the jobs of a file",
 		Long: `Run the jobs of a file: a worker, of which there may be any number. Each tick runs
@@ -36,20 +36,22 @@ changes are reported and need a restart. A file that is not good changes nothing
 Exit codes: 0 stopped as asked, 1 failed, or runs had to be abandoned, 2 bad
 arguments or configuration.`,
 		Example: `  solotick run -c solotick.yaml`,
+		Args:    cobra.MaximumNArgs(1),
 	}
 	file := fileFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if *file == "" {
-			return usagef("no configuration file: name it with -c; see '%s --help'", cmd.CommandPath())
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		file, err := namedFile(cmd, *file, args)
+		if err != nil {
+			return err
 		}
 		ctx := context.Background()
-		site, err := openSite(cmd, *file)
+		site, err := openSite(cmd, file)
 		if err != nil {
 			return err
 		}
 		defer site.close()
 		if len(site.loaded.Jobs) == 0 {
-			return usagef("%s has no jobs: there is nothing to run", *file)
+			return usagef("%s has no jobs: there is nothing to run", file)
 		}
 		w := &worker{site: site, log: newLogger(cmd.ErrOrStderr(), site.loaded.Log)}
 		return w.run(ctx)

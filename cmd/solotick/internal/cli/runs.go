@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,6 +38,7 @@ type runRow struct {
 	DurationMS  int64  `json:"duration_ms,omitempty"`
 	ErrorCode   string `json:"error_code,omitempty"`
 	Error       string `json:"error,omitempty"`
+	Result      string `json:"result,omitempty"` // the end of a command's output, or what a handler has set, at most 4 KiB
 
 	at store.Millis // for the order
 }
@@ -89,9 +91,14 @@ indeterminate.
 			return err
 		}
 		f.Namespace = site.namespace()
-		rows, err := listRuns(ctx, st, f)
+		rows, known, err := listRuns(ctx, st, f)
 		if err != nil {
 			return err
+		}
+		for _, name := range jobs {
+			if !site.hasJob(name) && !known[name] {
+				warn(cmd.ErrOrStderr(), "warning: neither the store nor %s has a job %q", site.file, name)
+			}
 		}
 		if out.value == "json" {
 			return printJSON(cmd.OutOrStdout(), rows)
@@ -137,28 +144,31 @@ func runFilter(jobs, states []string, since, until string, limit int) (store.Fil
 	return f, nil
 }
 
-// listRuns reads rows and ranges and puts them into one order.
-func listRuns(ctx context.Context, st store.Store, f store.Filter) ([]runRow, error) {
+// listRuns reads rows and ranges and puts them into one order. It tells which jobs
+// the store has a trace of.
+func listRuns(ctx context.Context, st store.Store, f store.Filter) (rows []runRow, jobs map[string]bool, err error) {
 	executions, err := st.List(ctx, f)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	rows := make([]runRow, 0, len(executions))
+	rows, jobs = make([]runRow, 0, len(executions)), map[string]bool{}
 	for _, e := range executions {
+		jobs[e.Key.Job] = true
 		rows = append(rows, rowOf(e))
 	}
 	known, err := st.Survey(ctx, f.Namespace, f.Jobs)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	to := f.To
 	if to == 0 {
 		to = known.Now
 	}
 	for _, j := range known.Jobs {
+		jobs[j.Job] = true
 		ranges, err := st.Ranges(ctx, f.Namespace, j.Job, f.From, to)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, r := range ranges {
 			if len(f.States) == 0 || slices.Contains(f.States, r.State) {
@@ -167,7 +177,7 @@ func listRuns(ctx context.Context, st store.Store, f store.Filter) ([]runRow, er
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b runRow) int { return cmp.Compare(b.at, a.at) })
-	return rows[:min(len(rows), f.Limit)], nil
+	return rows[:min(len(rows), f.Limit)], jobs, nil
 }
 
 func rowOf(e store.Execution) runRow {
@@ -178,6 +188,7 @@ func rowOf(e store.Execution) runRow {
 		Started: instant(e.Started), Finished: instant(e.Finished), ErrorCode: e.ErrorCode, Error: e.ErrorText,
 		at: e.Key.Tick,
 	}
+	r.Result = resultText(e)
 	if e.Key.Class == store.ClassKey {
 		r.Key = e.Key.Name
 	}
@@ -188,6 +199,18 @@ func rowOf(e store.Execution) runRow {
 		r.DurationMS = e.Finished.Sub(e.Started).Milliseconds()
 	}
 	return r
+}
+
+// resultText is the end of what the run left behind, as text.
+func resultText(e store.Execution) string {
+	const most = 4 << 10
+	text := string(e.Result)
+	if e.Key.Class == store.ClassKey {
+		if once := parseOutcome(e.Result); once.ExitCode != nil {
+			text = once.Output
+		}
+	}
+	return strings.ToValidUTF8(text[max(0, len(text)-most):], "\uFFFD")
 }
 
 func rowOfRange(t store.TickRange) runRow {

@@ -24,7 +24,8 @@ import (
 )
 
 const defaultFileHelp = `Without -c, store and locks are the file solotick.db in the working directory, and
-the namespace is "default".`
+the namespace is "default": then processes exclude each other only in the same
+directory.`
 
 // builtIn is the configuration without a file: every setting at its default.
 const builtIn = "namespace: default\n"
@@ -47,6 +48,19 @@ func fileFlag(cmd *cobra.Command) *string {
 		panic(err) // the flag does not exist: a mistake in this package
 	}
 	return file
+}
+
+// namedFile is the file of a command that takes it as its argument or with -c.
+func namedFile(cmd *cobra.Command, flag string, args []string) (string, error) {
+	switch {
+	case len(args) > 0 && flag != "":
+		return "", usagef("two configuration files, %s and %s: name one", args[0], flag)
+	case len(args) > 0 && args[0] != "":
+		return args[0], nil
+	case flag != "":
+		return flag, nil
+	}
+	return "", usagef("no configuration file: name it, as in '%s -c solotick.yaml'; see '%s --help'", cmd.CommandPath(), cmd.CommandPath())
 }
 
 // openSite reads the file and connects to nothing. What is wrong with the file is a
