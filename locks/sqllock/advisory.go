@@ -139,7 +139,7 @@ func (a *Advisory) Acquire(ctx context.Context, r driver.Request) (driver.Grant,
 // held tells who holds a key whose session lock is taken. Its holder may be just
 // about to write the row, hence a few looks.
 func (a *Advisory) held(ctx context.Context, c sqldialect.Conn, key string) error {
-	delay := backoff.Policy{Base: 2 * time.Millisecond, Max: 20 * time.Millisecond}
+	delay := backoff.Policy{Base: 4 * time.Millisecond, Max: 64 * time.Millisecond}
 	for n := 0; ; n++ {
 		h, err := a.inspect(ctx, c, key)
 		switch {
@@ -147,7 +147,7 @@ func (a *Advisory) held(ctx context.Context, c sqldialect.Conn, key string) erro
 			return &driver.HeldError{Holder: h}
 		case !errors.Is(err, driver.ErrFree):
 			return driver.NotApplied(err)
-		case n == 4 || backoff.Wait(ctx, delay.Delay(n)) != nil:
+		case n == 8 || backoff.Wait(ctx, delay.Delay(n)) != nil:
 			// It stands still past its TTL, or ends.
 			return &driver.HeldError{Holder: driver.Holder{Key: key}}
 		}
