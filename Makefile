@@ -16,13 +16,15 @@ PKG ?= ./...
 
 # A missing server fails a test instead of skipping it.
 export SOLOTICK_REQUIRE_SERVICES ?= 1
+# The tests on real servers have a target of their own: servers.
+export SOLOTICK_SERVERS ?= off
 
 .PHONY: help
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
 
 .PHONY: deps
-deps: ## Install what the tests need and the machine lacks (gcc for the race detector, the servers), and fetch the modules
+deps: ## Install what the tests need and the machine lacks (gcc, for the race detector), and fetch the modules
 	@if ! command -v gcc >/dev/null || ! printf '#include <stdlib.h>\nint main(void){return 0;}\n' | gcc -x c -o /dev/null - 2>/dev/null; then \
 		echo "installing gcc and libc6-dev"; \
 		sudo=; if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
@@ -30,6 +32,9 @@ deps: ## Install what the tests need and the machine lacks (gcc for the race det
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends gcc libc6-dev </dev/null; \
 	fi
 	@$(GO) mod download
+
+.PHONY: server-deps
+server-deps: deps ## Install the servers that make servers starts: Redis, etcd, ZooKeeper, MariaDB, PostgreSQL
 	@internal/testenv/deps.sh $(GO)
 
 .PHONY: tidy
@@ -50,6 +55,11 @@ lint: ## Check formatting, the chosen linters and go.mod (the first run builds t
 .PHONY: test
 test: deps ## Run the whole suite under the race detector, in random order
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) $(PKG)
+
+.PHONY: servers
+servers: server-deps ## Run the tests on real servers: Redis, etcd, ZooKeeper, MariaDB, PostgreSQL
+	SOLOTICK_SERVERS=on CGO_ENABLED=1 $(GO) test -race -shuffle=on -p=1 -timeout=$(TIMEOUT) $(TESTFLAGS) \
+		./internal/testenv ./internal/sqldialect ./locks/sqllock/... ./locks/redislock ./locks/redlock ./locks/etcdlock ./locks/zklock
 
 .PHONY: short
 short: ## Run the quick tests, without the race detector
@@ -75,6 +85,10 @@ bench: ## Run the benchmarks
 .PHONY: mutation
 mutation: ## Break every safety guard in turn and demand that the tests notice (GUARD=name for one)
 	$(GO) run ./internal/mutation/mutate $(if $(GUARD),-guard=$(GUARD))
+
+.PHONY: server-mutation
+server-mutation: server-deps ## Break every guard, also those whose tests need real servers
+	SOLOTICK_SERVERS=on $(GO) run ./internal/mutation/mutate
 
 .PHONY: cover
 cover: ## Measure how much of the code the whole suite reaches, into coverage.out

@@ -16,8 +16,9 @@
 // that was killed stays until the next one that starts a server.
 //
 // Where a server is not installed, the test is skipped, or fails where the
-// environment has SOLOTICK_REQUIRE_SERVICES=1 and go test no -short. `make deps`
-// installs them on Debian.
+// environment has SOLOTICK_REQUIRE_SERVICES=1 and go test no -short. `make
+// server-deps` installs them on Debian. With SOLOTICK_SERVERS=off every such test is
+// skipped: make servers runs them.
 //
 // It is for tests only and works on Linux.
 package testenv
