@@ -28,6 +28,7 @@ type line struct {
 	hold    driver.Hold
 	waiting int
 	wg      sync.WaitGroup
+	unkeep  func() // ends the renewal of hold
 }
 
 func (b *bench) line() *line {
@@ -37,9 +38,33 @@ func (b *bench) line() *line {
 		b.Skip("the driver keeps no line")
 	}
 	r := b.request(l.key)
-	r.TTL = max(b.h.TTL, 5*time.Minute) // nobody renews it
+	r.TTL = max(b.h.TTL, 5*time.Minute) // nobody renews it, unless the backend cuts it
 	l.hold = b.grant(l.holder, r)
+	l.unkeep = func() {}
+	if b.h.Sessions {
+		l.keep()
+	}
 	return l
+}
+
+// keep renews the hold until it is given back or the case ends.
+func (l *line) keep() {
+	ctx, cancel := context.WithCancel(context.Background())
+	var renewing sync.WaitGroup
+	l.unkeep = func() { cancel(); renewing.Wait() }
+	l.Cleanup(l.unkeep)
+	renewing.Go(func() {
+		tick := time.NewTicker(l.h.TTL / 4)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				_, _ = l.holder.Renew(ctx, l.hold) // a loss shows when it is given back
+			}
+		}
+	})
 }
 
 // join puts r in line and calls then with the answer. It returns when r stands there.
@@ -61,6 +86,7 @@ func (l *line) join(ctx context.Context, d driver.Driver, r driver.Request, then
 
 func (l *line) free() {
 	l.Helper()
+	l.unkeep()
 	l.wantReleased(l.holder, l.hold, driver.ReleasedOK)
 }
 

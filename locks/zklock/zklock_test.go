@@ -22,8 +22,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Main(m)) }
 
 const (
-	testTTL     = time.Second
-	testSession = 1500 * time.Millisecond // three ticks of the test server
+	testTTL     = 1600 * time.Millisecond
+	testSession = 2400 * time.Millisecond // almost five ticks of the test server
 )
 
 func open(tb testing.TB, addr, prefix string, opts ...zklock.Option) *zklock.Driver {
@@ -126,7 +126,15 @@ func TestConformance(t *testing.T) {
 	lockstest.Run(t, harness(t))
 }
 
-func BenchmarkLock(b *testing.B) { lockstest.Bench(b, harness(b)) }
+func BenchmarkLock(b *testing.B) {
+	server := testenv.ZooKeeper(b, "maxSessionTimeout=600000")
+	lockstest.Bench(b, lockstest.Harness{
+		New: func(tb testing.TB) driver.Driver {
+			return open(tb, server.Addr(), "/bench", zklock.WithSessionTimeout(90*time.Second))
+		},
+		TTL: time.Minute, Sessions: true,
+	})
+}
 
 func request(key string) driver.Request {
 	return driver.Request{Key: key, Token: driver.NewToken(), TTL: testTTL, Label: "host:1"}
