@@ -199,6 +199,65 @@ func TestSessionDiesDuringAcquire(t *testing.T) {
 	wantReleased(t, d, h, driver.ReleasedOK)
 }
 
+// A node with our name that another session made is not ours: after a reconnection
+// it may be the dying one of the session before (apache/curator 1211, 1018).
+func TestNodeOfAnotherSessionIsNotOurs(t *testing.T) {
+	server := testenv.SharedZooKeeper(t)
+	prefix := "/" + server.Name
+	c := dialConsole(t, server.Addr)
+	p := faultproxy.Start(t, server.Addr)
+	d := opened(t, p.Addr(), prefix)
+	wantReleased(t, d, hold(t, d, request("k")), driver.ReleasedOK)
+	r := request("k")
+	path := zklock.KeyPath(prefix, "k") + "/" + r.Token.String() + "-lock-"
+	trap := p.CutRequest([]byte(r.Token.String()))
+	dying, err := c.Create(path, nil, zk.FlagEphemeralSequential, worldACL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := hold(t, d, r)
+	<-trap.Fired()
+	if ok, _, err := c.Exists(dying); ok || err != nil {
+		t.Errorf("the node of the other session: %v, %v; want it deleted", ok, err)
+	}
+	for _, name := range c.line(prefix, "k") {
+		_, stat, err := c.Get(zklock.KeyPath(prefix, "k") + "/" + name)
+		if err != nil || stat.EphemeralOwner == c.SessionID() || stat.Czxid != h.Fence {
+			t.Errorf("the grant is on %s of session %x, fence %d", name, stat.EphemeralOwner, h.Fence)
+		}
+	}
+	wantReleased(t, d, h, driver.ReleasedOK)
+}
+
+// A node that could not be deleted when its caller left is deleted when there is a
+// connection again: its session lives on.
+func TestNodeLeftBehindIsDeleted(t *testing.T) {
+	server := testenv.SharedZooKeeper(t)
+	prefix := "/" + server.Name
+	c := dialConsole(t, server.Addr)
+	p := faultproxy.Start(t, server.Addr)
+	d := opened(t, p.Addr(), prefix)
+	kept := request("kept")
+	kept.TTL = time.Minute
+	hold(t, d, kept)
+	wantReleased(t, d, hold(t, d, request("k")), driver.ReleasedOK)
+	r := request("k")
+	trap := p.CutRequest([]byte(r.Token.String() + "-lock-0")) // the look at the node
+	go func() {
+		<-trap.Fired()
+		p.Refuse()
+	}()
+	if _, err := d.Acquire(within(t, testSession/6), r); err == nil || driver.IsNotApplied(err) {
+		t.Errorf("Acquire = %v, want unknown", err)
+	}
+	<-within(t, testSession/3).Done() // until the driver has given up to delete it at once
+	p.Pass()
+	await(t, "an empty line", 5*time.Second, func() bool { return len(c.line(prefix, "k")) == 0 })
+	if len(c.line(prefix, "kept")) == 0 {
+		t.Error("the session ended, which proves nothing")
+	}
+}
+
 // Sessions outlive the server, and so do the holds; what was given back meanwhile
 // is.
 func TestServerKilled(t *testing.T) {

@@ -228,7 +228,7 @@ func (d *Driver) confirm(ctx context.Context, mine []*hold, errs []error) {
 			delete(d.ended, h.token)
 		case err != nil:
 			errs[i] = err
-		case !h.watched && !mutation.On("zk-renew-unseen"):
+		case !h.watched:
 			errs[i] = errSuspended
 		default:
 			d.extend(h, sent)

@@ -8,7 +8,6 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/solotick/solotick/internal/backoff"
-	"github.com/solotick/solotick/internal/mutation"
 	"github.com/solotick/solotick/locks/driver"
 )
 
@@ -22,7 +21,7 @@ func (d *Driver) Release(ctx context.Context, h driver.Hold) (driver.Released, e
 	d.mu.Lock()
 	own := d.holds[h.Token]
 	d.mu.Unlock()
-	if own != nil && own.key == h.Key && (h.Fence == 0 || own.fence == h.Fence || mutation.On("release-without-token")) {
+	if own != nil && own.key == h.Key && (h.Fence == 0 || own.fence == h.Fence) {
 		switch gone, err := d.delete(ctx, own.path); {
 		case err != nil:
 			return 0, err
