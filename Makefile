@@ -12,7 +12,9 @@ TESTFLAGS ?=
 TIMEOUT ?= 15m
 FUZZTIME ?= 20s
 BENCHTIME ?= 1s
-PKG ?= ./...
+# Packages that have nothing to test without real servers; see the target servers.
+SERVER_PKG := /internal/testenv$$|/locks/(redislock|redlock|etcdlock|zklock)$$
+PKG ?= $$($(GO) list ./... | grep -vE '$(SERVER_PKG)')
 
 # A missing server fails a test instead of skipping it.
 export SOLOTICK_REQUIRE_SERVICES ?= 1

@@ -70,7 +70,7 @@ func TestErrorOfTheHandlerRollsBackAndComesBackAsItIs(t *testing.T) {
 			}
 			return own
 		})
-		if err != own || r.Settled() { //nolint:errorlint // the very error
+		if err != own || r.Settled() {
 			t.Errorf("Do = %v, settled %v, want the handler's own error", err, r.Settled())
 		}
 		w.want(r, store.StateRunning)

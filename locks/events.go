@@ -39,45 +39,45 @@ type Event interface{ event() }
 
 // The events.
 type (
-	// EventAcquired: the key was granted.
+	// EventAcquired says that the key was granted.
 	EventAcquired struct {
 		Key   string
 		Fence int64
 		Took  time.Duration // from the first request of this attempt to the answer
 	}
-	// EventHeld: another grant holds the key.
+	// EventHeld says that another grant holds the key.
 	EventHeld struct {
 		Key    string
 		Holder Holder
 		Local  bool // held by this process, so the backend was not asked
 		Took   time.Duration
 	}
-	// EventUnavailable: an acquire ended without a clear answer.
+	// EventUnavailable says that an acquire ended without a clear answer.
 	EventUnavailable struct {
 		Key  string
 		Err  error
 		Took time.Duration
 	}
-	// EventUnknown: one request to the backend had no clear answer. It may have
+	// EventUnknown says that one request to the backend had no clear answer. It may have
 	// been applied, and is being settled.
 	EventUnknown struct {
 		Key string
 		Op  Op
 		Err error
 	}
-	// EventRenewed: one renewal request was answered.
+	// EventRenewed says that one renewal request was answered.
 	EventRenewed struct {
 		Leases int // renewed by it
 		Failed int // not renewed by it
 		Took   time.Duration
 	}
-	// EventLost: a lease ended before it was released.
+	// EventLost says that a lease ended before it was released.
 	EventLost struct {
 		Key    string
 		Fence  int64
 		Reason Reason
 	}
-	// EventReleased: a release ended.
+	// EventReleased says that a release ended.
 	EventReleased struct {
 		Key     string
 		Fence   int64

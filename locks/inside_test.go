@@ -18,7 +18,9 @@ func (s *solo) Acquire(context.Context, driver.Request) (driver.Grant, error) {
 	s.fence++
 	return driver.Grant{Fence: s.fence}, nil
 }
+
 func (s *solo) Renew(context.Context, driver.Hold) (driver.Grant, error) { return driver.Grant{}, nil }
+
 func (s *solo) Release(context.Context, driver.Hold) (driver.Released, error) {
 	return driver.ReleasedOK, nil
 }

@@ -73,8 +73,8 @@ func New(d driver.Driver, cfg Config) (*Locker, error) {
 	if err := checkLimits(l.cfg.TTL, l.limits); err != nil {
 		return nil, err
 	}
-	l.acquiring, l.refuse = context.WithCancel(context.Background())
-	l.working, l.abandon = context.WithCancel(context.Background())
+	l.acquiring, l.refuse = context.WithCancel(context.Background()) //nolint:forbidigo // a root of the locker's own: it outlives its callers
+	l.working, l.abandon = context.WithCancel(context.Background())  //nolint:forbidigo // a root of the locker's own: it outlives its callers
 	return l, nil
 }
 
@@ -292,7 +292,7 @@ func (l *Locker) unavailable(ctx, call context.Context, op Op, key string, err e
 	case ctx.Err() != nil:
 		err = errors.Join(ctxError(ctx), err)
 	case call.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
-		err = fmt.Errorf("no answer in time (%v)", err)
+		err = fmt.Errorf("no answer in time (%w)", err)
 	}
 	return &UnavailableError{Key: key, Op: op, Err: err}
 }

@@ -81,9 +81,13 @@ func TestReentryIsByContextOnly(t *testing.T) {
 		defer lease.Release(t.Context())
 		ctx := locks.ContextWith(t.Context(), lease)
 		for name, try := range map[string]func() (*locks.Lease, error){
-			"another goroutine":      func() (*locks.Lease, error) { return p.TryAcquire(t.Context(), "k") },
-			"another process":        func() (*locks.Lease, error) { return other.TryAcquire(ctx, "k") },
-			"the work's own context": func() (*locks.Lease, error) { w, c := lease.Context(t.Context()); defer c(); return p.TryAcquire(w, "k") },
+			"another goroutine": func() (*locks.Lease, error) { return p.TryAcquire(t.Context(), "k") },
+			"another process":   func() (*locks.Lease, error) { return other.TryAcquire(ctx, "k") },
+			"the work's own context": func() (*locks.Lease, error) {
+				w, c := lease.Context(t.Context())
+				defer c()
+				return p.TryAcquire(w, "k")
+			},
 		} {
 			if _, err := try(); !errors.Is(err, locks.ErrHeld) {
 				t.Errorf("%s: %v, want held", name, err)

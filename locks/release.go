@@ -139,8 +139,8 @@ func (l *Locker) sendRelease(ctx context.Context, g *grant, lost error, idle <-c
 }
 
 func isNotOurs(err error) bool {
-	lost, ok := err.(*LostError)
-	return ok && lost.Reason == ReasonNotOurs
+	var lost *LostError
+	return errors.As(err, &lost) && lost.Reason == ReasonNotOurs
 }
 
 // orphan is a grant that nobody in this process holds and that the backend may
@@ -208,7 +208,7 @@ func (l *Locker) reap() {
 		if backoff.Wait(l.working, pause) != nil {
 			continue
 		}
-		l.releaseOrphan(l.working, first)
+		_ = l.releaseOrphan(l.working, first) // it keeps the orphan for another try by itself
 	}
 }
 

@@ -77,7 +77,7 @@ func (l *Locker) round() {
 	groups := make(map[int][]*grant)
 	var lost []ending
 	l.mu.Lock()
-	for i := len(l.grants) - 1; i >= 0; i-- { // backwards: lose moves the last one
+	for i := len(l.grants) - 1; i >= 0; i-- { //nolint:modernize // lose shortens the slice and moves the last one
 		g := l.grants[i]
 		if g.renewing || g.due.Sub(now.Time()) > g.t.interval/2 {
 			continue

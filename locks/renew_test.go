@@ -150,7 +150,7 @@ func TestLateAnswerRevivesNothing(t *testing.T) {
 func ours() (stacks []string) {
 	synctest.Wait()
 	buf := make([]byte, 1<<20)
-	for _, stack := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 		if strings.Contains(stack, "solotick/locks.(") {
 			stacks = append(stacks, stack)
 		}

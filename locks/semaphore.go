@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -67,7 +68,7 @@ func NewSemaphore(l *Locker, key string, n int) (*Semaphore, error) {
 // [Locker.TryAcquire]; ErrHeld, with the holder that ends first as far as that is
 // known, means that all permits are held.
 func (s *Semaphore) TryAcquire(ctx context.Context, opts ...Option) (*Lease, error) {
-	opts = append(opts[:len(opts):len(opts)], withoutReentry)
+	opts = append(slices.Clip(opts), withoutReentry)
 	first := int(s.next.Load())
 	var soonest *HeldError
 	for i := range s.permits {
@@ -94,7 +95,7 @@ func (s *Semaphore) Acquire(ctx context.Context, opts ...Option) (*Lease, error)
 	if !errors.Is(err, ErrHeld) || ctx.Err() != nil {
 		return lease, err
 	}
-	opts = append(opts[:len(opts):len(opts)], withoutReentry)
+	opts = append(slices.Clip(opts), withoutReentry)
 	line, err := s.l.Acquire(ctx, s.line, opts...)
 	if err != nil {
 		return nil, err

@@ -326,8 +326,7 @@ func (s *Scheduler) report(a *attempt, f finished) {
 	state, err := f.verdict.State, f.err
 	s.emit(RunFinished{Execution: a.exec, State: state, Err: err, Fenced: f.fenced, Unrecorded: f.unrecorded, Took: f.took})
 	log := s.log.With("job", a.Job(), "run", a.ID(), "key", a.Key().String(), "attempt", a.Attempt(), "fence", a.Fence(), "took", f.took.Round(time.Millisecond))
-	var panicked *PanicError
-	if errors.As(err, &panicked) {
+	if panicked, ok := errors.AsType[*PanicError](err); ok {
 		log = log.With("stack", string(panicked.Stack))
 	}
 	switch {

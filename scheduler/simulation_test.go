@@ -304,7 +304,7 @@ func (s *simulation) turn() {
 	case len(live) > 2 && d < 96:
 		began := time.Now()
 		s.note("replica %d: stopped", r.ID)
-		r.Stop(s.t.Context()) //nolint:errcheck // runs may be left behind
+		r.Stop(s.t.Context())
 		if took := time.Since(began); took > 15*time.Second {
 			s.t.Errorf("replica %d: the stop took %v", r.ID, took)
 		}

@@ -7,8 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/solotick/solotick/internal/backoff"
 	"go.uber.org/goleak"
+
+	"github.com/solotick/solotick/internal/backoff"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -135,6 +136,23 @@ func (r *replica) signal(s syscall.Signal) { _ = r.cmd.Process.Signal(s) } // it
 func (r *replica) kill() {
 	r.signal(syscall.SIGKILL)
 	<-r.done
+}
+
+// freeze stops a replica outside of a write transaction: one that is frozen inside
+// of one holds SQLite's only write lock against everybody, see docs/failures.md.
+func (c *cluster) freeze(r *replica) {
+	c.t.Helper()
+	for range 100 {
+		r.signal(syscall.SIGSTOP)
+		ctx, cancel := context.WithTimeout(c.t.Context(), 200*time.Millisecond)
+		err := c.db.WithContext(ctx).Exec("DELETE FROM effects WHERE id < 0").Error
+		cancel()
+		if err == nil {
+			return
+		}
+		r.signal(syscall.SIGCONT)
+	}
+	c.t.Fatalf("replica %s is always in a write transaction", r.name)
 }
 
 func (c *cluster) add(n note) {

@@ -47,11 +47,11 @@ func TestSkewedReplicas(t *testing.T) {
 // The handler is deaf, so only the record keeps its effect out.
 func TestFrozenReplica(t *testing.T) {
 	t.Parallel()
-	job := planJob{Name: "slow", Spec: soon(4 * time.Second), For: 1500 * time.Millisecond, Deaf: true}
+	job := planJob{Name: "slow", Spec: soon(4 * time.Second), For: 3 * time.Second, Deaf: true}
 	c := start(t, 3, fast(scheduler.GateLock, job))
 	first := c.await("the first attempt", 10*time.Second, func(n note) bool { return n.What == "began" && n.Attempt == 1 })
 	frozen := c.get(first.Replica)
-	frozen.signal(syscall.SIGSTOP)
+	c.freeze(frozen)
 	stopped := time.Now()
 	second := c.await("the second attempt's end", 20*time.Second, func(n note) bool { return n.What == "ended" && n.Attempt == 2 })
 	frozen.signal(syscall.SIGCONT)

@@ -62,6 +62,7 @@ func (d *Dialect) NotApplied(err error) bool {
 	switch d.Classify(err) {
 	case Busy, Unique, Full, ReadOnly, Schema:
 		return true
+	default:
 	}
 	// What was not sent cannot be applied.
 	var dial *net.OpError

@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/solotick/solotick/locks/driver"
 	"go.uber.org/goleak"
+
+	"github.com/solotick/solotick/locks/driver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -305,12 +305,12 @@ func (c faultyDriver) WatchLoss(h driver.Hold) (lost <-chan struct{}, stop func(
 	c.f.mu.Lock()
 	c.f.calls[Wake]++
 	c.f.mu.Unlock()
-	real, unwatch := c.f.inner.(driver.LossWatcher).WatchLoss(h)
+	told, unwatch := c.f.inner.(driver.LossWatcher).WatchLoss(h)
 	heard, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer unwatch()
 		select {
-		case <-real:
+		case <-told:
 			if !c.f.silenced(Wake) {
 				close(heard)
 			}
@@ -327,6 +327,7 @@ func (f *Faulty) silenced(m Method) bool {
 	switch f.armed[m].Kind {
 	case BlackHole, Swallow, Deaf:
 		return true
+	default:
 	}
 	return false
 }

@@ -7,10 +7,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/solotick/solotick/locks/driver"
 	"github.com/solotick/solotick/locks/lockstest"
 	"github.com/solotick/solotick/locks/memlock"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -5,11 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
 	"github.com/solotick/solotick/locks/lockstest"
 	"github.com/solotick/solotick/locks/memlock"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -279,7 +280,7 @@ func (a *Advisory) Renew(ctx context.Context, h driver.Hold) (driver.Grant, erro
 	// The row is ours, so nobody was let in. Without the session lock it still is.
 	conn, err := a.conn.Pin(ctx)
 	if err != nil {
-		return out, nil
+		return out, nil //nolint:nilerr // the row is what was asked for; the session lock follows with a later renewal
 	}
 	if got, err := a.ask(ctx, conn.Conn, a.lock, h.Key); err != nil || !got || !a.keep(h.Request, h.Fence, conn) {
 		conn.Kill()
@@ -344,9 +345,7 @@ func (a *Advisory) Close() error {
 	a.mu.Lock()
 	a.closed = true
 	left := make(map[grant]*session, len(a.holds))
-	for g, s := range a.holds {
-		left[g] = s
-	}
+	maps.Copy(left, a.holds)
 	a.mu.Unlock()
 	for g, s := range left {
 		s.use <- struct{}{}

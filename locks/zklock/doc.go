@@ -23,8 +23,8 @@
 //     read together), four where nobody used the key before; a release is one; the
 //     renewal of all holds of the driver is one request, after a loss of the
 //     connection one more for each hold, in flight together. A hand-over costs the
-//     next holder no request, or one where it had waited long. A second try for a
-//     key that was held at the first reads and writes nothing.
+//     next holder no request, or one where it had waited long. A single try for a key
+//     that was held at the last one only reads.
 //
 // # Time
 //

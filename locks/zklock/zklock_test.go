@@ -1,7 +1,6 @@
 package zklock_test
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"net"
@@ -185,7 +184,6 @@ type counter struct {
 const (
 	opCreate      = 1
 	opDelete      = 2
-	opExists      = 3
 	opGetData     = 4
 	opSync        = 9
 	opChildren    = 12
@@ -237,11 +235,4 @@ func (c *countedConn) Write(b []byte) (int, error) {
 	}
 	c.greeted = true
 	return c.Conn.Write(b)
-}
-
-func total(n map[int32]int) (sum int) {
-	for _, k := range n {
-		sum += k
-	}
-	return cmp.Or(sum, 0)
 }

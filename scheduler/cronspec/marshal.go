@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"io"
 	"strings"
 	"time"
@@ -41,7 +42,7 @@ func Unmarshal(text string) (*Spec, error) {
 		return nil, refuse(field, text, remedy, "%v", err)
 	}
 	_, err := decoder.Token()
-	trailing := err != io.EOF
+	trailing := !errors.Is(err, io.EOF)
 	offset, err := time.ParseDuration(in.Offset)
 	if err != nil || trailing || in.Zone == "" || in.Gap == "" || in.Fold == "" {
 		return nil, refuse(field, text, remedy, "is not complete")

@@ -84,7 +84,7 @@ func loadLocation(name string) (*time.Location, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // only read from
 	if info, err := file.Stat(); err != nil || info.IsDir() {
 		return nil, fs.ErrNotExist
 	}

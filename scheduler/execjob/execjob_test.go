@@ -170,7 +170,7 @@ func told(t *testing.T, fifo string) []int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close()
 	line, err := bufio.NewReader(f).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
