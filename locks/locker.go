@@ -292,7 +292,7 @@ func (l *Locker) unavailable(ctx, call context.Context, op Op, key string, err e
 	case ctx.Err() != nil:
 		err = errors.Join(ctxError(ctx), err)
 	case call.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
-		err = fmt.Errorf("no answer in time (%w)", err)
+		err = fmt.Errorf("no answer in time (%v)", err) //nolint:errorlint // it must not match
 	}
 	return &UnavailableError{Key: key, Op: op, Err: err}
 }
