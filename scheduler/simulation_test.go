@@ -398,7 +398,10 @@ func (s *simulation) checkJob(state store.JobState, now store.Millis) {
 		if r.State.Open() && now.Sub(r.Created) > 45*time.Second {
 			s.t.Errorf("%s: still %v (%s), attempt %d, due %v, lease until %v", r.Key, r.State, r.Reason, r.Attempt, r.RunAt, r.LeaseUntil)
 		}
-		if r.State == store.StateSucceeded && s.calls[r.Key.String()] == 0 {
+		s.mu.Lock()
+		calls := s.calls[r.Key.String()]
+		s.mu.Unlock()
+		if r.State == store.StateSucceeded && calls == 0 {
 			s.t.Errorf("%s: succeeded, and no handler was called", r.Key)
 		}
 	}

@@ -296,6 +296,10 @@ func deletedUnderHolder(b *bench) {
 	b.h.Delete(b, lease.Key())
 	next := b.try(other, lease.Key())
 	b.wantLost(lease, b.h.TTL*11/10, locks.ReasonNotOurs)
+	select { // contexts end right after the lease
+	case <-work.Done():
+	case <-time.After(b.h.TTL):
+	}
 	if cause := context.Cause(work); !errors.Is(cause, locks.ErrLost) {
 		b.Errorf("cause = %v", cause)
 	}
