@@ -169,24 +169,14 @@ func (m *model) enqueue() {
 
 func (m *model) fetch() {
 	limit := 1 + m.rnd.IntN(3)
+	before := m.now()
 	f := m.env.fetch(m.lease(), limit, "cron", "queue")
-	var due []*modelRow
-	for _, r := range m.rows {
-		if r.State == store.StatePending && r.RunAt <= f.Now {
-			due = append(due, r)
-		}
-	}
-	slices.SortFunc(due, func(a, b *modelRow) int {
-		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.RunAt, b.RunAt), bytes.Compare(a.ID[:], b.ID[:]))
-	})
+	// The store looked for due rows at some instant between the two readings of its
+	// clock, and a row may have become due in between.
 	var want []*modelRow
-	for _, r := range due {
-		if len(want) == limit {
+	for at := before; at <= f.Now; at++ {
+		if want = m.due(at, limit); slices.EqualFunc(f.Runs, want, func(x store.Execution, r *modelRow) bool { return x.ID == r.ID }) {
 			break
-		}
-		if r.Active.IsZero() || !m.held(r, r.Active) {
-			r.holds = !r.Active.IsZero()
-			want = append(want, r)
 		}
 	}
 	if len(f.Runs) != len(want) {
@@ -194,9 +184,31 @@ func (m *model) fetch() {
 		return
 	}
 	for i, r := range want {
+		r.holds = !r.Active.IsZero()
 		same(m.env, modelRule, fmt.Sprint("fetched row ", i), f.Runs[i].Key, r.Key)
 		m.given(f.Runs[i], r.Attempt+1)
 	}
+}
+
+// due is what a fetch hands out that looks at the instant at.
+func (m *model) due(at store.Millis, limit int) []*modelRow {
+	var due, out []*modelRow
+	for _, r := range m.rows {
+		if r.State == store.StatePending && r.RunAt <= at {
+			due = append(due, r)
+		}
+	}
+	slices.SortFunc(due, func(a, b *modelRow) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.RunAt, b.RunAt), bytes.Compare(a.ID[:], b.ID[:]))
+	})
+	for _, r := range due {
+		free := r.Active.IsZero() || !m.held(r, r.Active) &&
+			!slices.ContainsFunc(out, func(o *modelRow) bool { return o.Active == r.Active })
+		if len(out) < limit && free {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 func (m *model) takeOver() {
