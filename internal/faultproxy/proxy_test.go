@@ -383,10 +383,11 @@ func TestSwallowReply(t *testing.T) {
 	t.Run("what was sent still arrives", func(t *testing.T) {
 		b, p := start(t)
 		c := dial(t, p)
+		c.ask("hello") // a connection that is not through to the server yet would wait at a black hole
 		came := func(toServer, toClient string) {
 			t.Helper()
 			if err := p.Await(t.Context(), func(s faultproxy.Stats) bool {
-				return s.BytesToServer == int64(len(toServer)) && s.BytesToClient == int64(len(toClient))
+				return s.BytesToServer == int64(len("hello\n"+toServer)) && s.BytesToClient == int64(len("re hello\n"+toClient))
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -405,7 +406,7 @@ func TestSwallowReply(t *testing.T) {
 		came("first\nsecond\nCOMMIT\nthird\n", "re first\n")
 		p.PassTo(faultproxy.ToServer)
 		<-trap.Fired()
-		if !b.await(enough, "first", "second", "COMMIT", "third") {
+		if !b.await(enough, "hello", "first", "second", "COMMIT", "third") {
 			t.Errorf("the server got %q", b.got())
 		}
 	})
