@@ -3,6 +3,7 @@ package archtest
 // house names the packages that are planned, so that a rule can speak of one
 // before it exists and a slip of the pen in a rule still shows.
 var house = []string{
+	"adapters/cronlock",
 	"locks", "locks/driver", "locks/lockstest",
 	"locks/memlock", "locks/sqllock", "locks/redislock", "locks/redlock", "locks/etcdlock", "locks/zklock",
 	"leader", "leader/driver", "leader/leadertest", "leader/etcdleader", "leader/zkleader",
@@ -11,7 +12,7 @@ var house = []string{
 	"scheduler", "scheduler/cronspec", "scheduler/schedulerfx", "scheduler/schedulertest",
 	"scheduler/metrics", "scheduler/tracing", "scheduler/admin",
 	"scheduler/execjob", "scheduler/httpjob", "scheduler/sqljob", "scheduler/streamqueue", "scheduler/switchwatch",
-	"configs", "configs/secret", "configs/strictyaml", "cmd/solotick", "examples",
+	"configs", "configs/secret", "configs/strictyaml", "configs/transport", "cmd/solotick", "examples",
 	"internal/archtest", "internal/backoff", "internal/faultproxy", "internal/leaseclock", "internal/mutation",
 	"internal/sim", "internal/sqldialect", "internal/testenv",
 }
@@ -56,8 +57,8 @@ var (
 	programs = []string{"cmd/...", "examples/..."}
 
 	// base is what any package above the seams may use. A Config holds secrets in
-	// the type that does not print them.
-	base = []string{"internal/...", "golang.org/x/sys/...", "configs/secret"}
+	// the type that does not print them, and what reaches a server asks for TLS.
+	base = []string{"internal/...", "golang.org/x/sys/...", "configs/secret", "configs/transport"}
 )
 
 func all(lists ...[]string) []string {
@@ -210,9 +211,14 @@ var laws = []rule{
 		reason: "fx is a thin layer on the core: no client and no backend come with it",
 	},
 	{
-		from:   []string{"configs/secret"},
+		from:   []string{"adapters/cronlock"},
+		may:    all(base, []string{"locks", "locks/driver", "github.com/robfig/cron/v3"}),
+		reason: "who keeps another scheduler links the lock and that scheduler, not ours",
+	},
+	{
+		from:   []string{"configs/secret", "configs/transport"},
 		may:    []string{},
-		reason: "every plugin's Config may hold one",
+		reason: "every plugin's Config may hold one of each",
 	},
 	{
 		from:   []string{"configs/strictyaml"},

@@ -21,6 +21,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/solotick/solotick/configs/secret"
+	"github.com/solotick/solotick/configs/transport"
 	"github.com/solotick/solotick/internal/testenv"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
@@ -215,10 +216,10 @@ func TestPluginRefuses(t *testing.T) {
 		{etcdlock.PluginConfig{Endpoints: []string{"http://worker:" + password + "%zz@127.0.0.1:1"}}, "URL"},
 		{etcdlock.PluginConfig{Endpoints: []string{addr}, Prefix: "x/"}, "prefix"},
 		{etcdlock.PluginConfig{Endpoints: []string{addr}, Username: "worker"}, "password"},
-		{etcdlock.PluginConfig{Endpoints: []string{addr}, TLS: etcdlock.TLSConfig{CertFile: "x"}}, "key_file"},
-		{etcdlock.PluginConfig{Endpoints: []string{addr}, TLS: etcdlock.TLSConfig{CAFile: "/nowhere"}}, "ca_file"},
-		{etcdlock.PluginConfig{Endpoints: []string{addr}, TLS: etcdlock.TLSConfig{CAFile: files.key}}, "ca_file"},
-		{etcdlock.PluginConfig{Endpoints: []string{"http://" + addr}, TLS: etcdlock.TLSConfig{Enabled: true}}, "https"},
+		{etcdlock.PluginConfig{Endpoints: []string{addr}, TLS: transport.TLS{CertFile: "x"}}, "key_file"},
+		{etcdlock.PluginConfig{Endpoints: []string{addr}, TLS: transport.TLS{CAFile: "/nowhere"}}, "ca_file"},
+		{etcdlock.PluginConfig{Endpoints: []string{addr}, TLS: transport.TLS{CAFile: files.key}}, "ca_file"},
+		{etcdlock.PluginConfig{Endpoints: []string{"http://" + addr}, TLS: transport.TLS{Enabled: true}}, "https"},
 		{etcdlock.PluginConfig{Endpoints: []string{"etcd.example:2379"}, Username: "worker", Password: secret.New(password)}, "allow_plaintext"},
 		{etcdlock.PluginConfig{Endpoints: []string{addr}, Username: "worker", Password: wrong}, "authentication failed"},
 		{etcdlock.PluginConfig{Endpoints: []string{addr}}, "user name is empty"},
@@ -246,7 +247,7 @@ func TestTLS(t *testing.T) {
 	server := testenv.Etcd(t, 1, "--cert-file", files.cert, "--key-file", files.key, "--client-cert-auth", "--trusted-ca-file", files.cert)[0]
 	conf := etcdlock.PluginConfig{
 		Endpoints: []string{server.Addr()},
-		TLS:       etcdlock.TLSConfig{CAFile: files.cert, CertFile: files.cert, KeyFile: files.key},
+		TLS:       transport.TLS{CAFile: files.cert, CertFile: files.cert, KeyFile: files.key},
 	}
 	d, err := openPlugin(t, conf)
 	if err != nil {

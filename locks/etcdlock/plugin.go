@@ -3,12 +3,10 @@ package etcdlock
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
-	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/solotick/solotick/configs/secret"
+	"github.com/solotick/solotick/configs/transport"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
 )
@@ -31,25 +30,9 @@ type PluginConfig struct {
 	// is not this one. Default false.
 	AllowPlaintext bool `yaml:"allow_plaintext"`
 	// TLS is used where it is enabled or the endpoints say https.
-	TLS TLSConfig `yaml:"tls"`
+	TLS transport.TLS `yaml:"tls"`
 	// Prefix begins the keys of etcd. Default solotick/locks.
 	Prefix string `yaml:"prefix"`
-}
-
-// TLSConfig names the files of TLS. Certificates are always verified.
-type TLSConfig struct {
-	// Enabled turns it on for endpoints that do not say. Default false, unless one of
-	// the files is named.
-	Enabled bool `yaml:"enabled"`
-	// CAFile has the certificates that sign the servers'. Default those of the system.
-	CAFile string `yaml:"ca_file"`
-	// CertFile and KeyFile identify this client. They are read again at each new
-	// connection, so that they can be rotated. Default none.
-	CertFile string `yaml:"cert_file"`
-	KeyFile  string `yaml:"key_file"`
-	// ServerName is the name that the servers' certificates must have. Default that of
-	// the endpoint.
-	ServerName string `yaml:"server_name"`
 }
 
 // Validate reports the first setting that cannot work, by the name it has in a
@@ -66,19 +49,21 @@ func (c PluginConfig) Validate() error {
 	if (c.Username == "") != c.Password.IsZero() {
 		return errors.New("etcdlock: username and password: one of them is missing; set both or none")
 	}
-	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		return errors.New("etcdlock: tls: cert_file and key_file: one of them is missing; set both or none")
+	if err := c.TLS.Check(); err != nil {
+		return fmt.Errorf("etcdlock: %w", err)
 	}
 	for _, endpoint := range c.Endpoints {
 		host, plain, err := c.target(endpoint)
 		if err != nil {
 			return err
 		}
-		if plain && c.TLS != (TLSConfig{}) {
+		if plain && c.TLS.On() {
 			return fmt.Errorf("etcdlock: endpoints: %q: it says http, and tls is set; make it https", endpoint)
 		}
-		if plain && !c.Password.IsZero() && !isLoopback(host) && !c.AllowPlaintext {
-			return fmt.Errorf("etcdlock: endpoints: %q: the password would cross the network in the clear; use https, or say allow_plaintext: true", endpoint)
+		if !c.Password.IsZero() {
+			if err := transport.CheckPlaintext(host, !plain, c.AllowPlaintext); err != nil {
+				return fmt.Errorf("etcdlock: endpoints: %w", err)
+			}
 		}
 	}
 	return nil
@@ -86,7 +71,7 @@ func (c PluginConfig) Validate() error {
 
 // target is the host of an endpoint, and whether it is reached without TLS.
 func (c PluginConfig) target(endpoint string) (host string, plain bool, err error) {
-	plain = c.TLS == TLSConfig{}
+	plain = !c.TLS.On()
 	address := endpoint
 	if strings.Contains(endpoint, "://") {
 		u, err := url.Parse(endpoint)
@@ -106,50 +91,19 @@ func (c PluginConfig) target(endpoint string) (host string, plain bool, err erro
 		}
 		address = u.Host
 	}
-	host, port, err := net.SplitHostPort(address)
-	if err != nil || host == "" || port == "" {
-		return "", false, fmt.Errorf("etcdlock: endpoints: %q: it is not host:port; add what is missing, such as :2379", endpoint)
+	if host, _, err = transport.HostPort(address); err != nil {
+		return "", false, fmt.Errorf("etcdlock: endpoints: %w, such as 127.0.0.1:2379", err)
 	}
 	return host, plain, nil
 }
 
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
 // tls returns nil where the connection is not to be encrypted.
 func (c PluginConfig) tls() (*tls.Config, error) {
-	encrypted := c.TLS != TLSConfig{}
-	for _, e := range c.Endpoints {
-		encrypted = encrypted || strings.HasPrefix(e, "https://")
-	}
-	if !encrypted {
-		return nil, nil
-	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.TLS.ServerName}
-	if c.TLS.CAFile != "" {
-		pem, err := os.ReadFile(c.TLS.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("etcdlock: tls: ca_file: %w", err)
-		}
-		conf.RootCAs = x509.NewCertPool()
-		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("etcdlock: tls: ca_file: %s has no certificate in PEM", c.TLS.CAFile)
-		}
-	}
-	if c.TLS.CertFile != "" {
-		load := func() (*tls.Certificate, error) {
-			cert, err := tls.LoadX509KeyPair(c.TLS.CertFile, c.TLS.KeyFile)
-			if err != nil {
-				return nil, fmt.Errorf("etcdlock: tls: cert_file, key_file: %w", err)
-			}
-			return &cert, nil
-		}
-		if _, err := load(); err != nil {
-			return nil, err
-		}
-		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	t := c.TLS
+	t.Enabled = t.Enabled || slices.ContainsFunc(c.Endpoints, func(e string) bool { return strings.HasPrefix(e, "https://") })
+	conf, err := t.Config("")
+	if err != nil {
+		return nil, fmt.Errorf("etcdlock: %w", err)
 	}
 	return conf, nil
 }

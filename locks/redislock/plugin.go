@@ -2,17 +2,14 @@ package redislock
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/solotick/solotick/configs/secret"
+	"github.com/solotick/solotick/configs/transport"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
 )
@@ -36,7 +33,7 @@ type PluginConfig struct {
 	// DB is the number of the database. Default 0.
 	DB int `yaml:"db"`
 	// TLS encrypts the connections. Default off.
-	TLS TLSConfig `yaml:"tls"`
+	TLS transport.TLS `yaml:"tls"`
 	// AllowPlaintext lets a password go over the network without TLS. Default
 	// false: then only to this host.
 	AllowPlaintext bool `yaml:"allow_plaintext"`
@@ -49,18 +46,6 @@ type PluginConfig struct {
 	// ReplicasWait is how long they have. Default 100ms.
 	ReplicasWait time.Duration `yaml:"replicas_wait"`
 }
-
-// TLSConfig is how connections are encrypted. TLS is on where Enabled or any other
-// field is set.
-type TLSConfig struct {
-	Enabled    bool   `yaml:"enabled"`
-	CAFile     string `yaml:"ca_file"`     // PEM; default the system's authorities
-	CertFile   string `yaml:"cert_file"`   // PEM of the client; default none
-	KeyFile    string `yaml:"key_file"`    // PEM; required with cert_file
-	ServerName string `yaml:"server_name"` // default the host of the address
-}
-
-func (c TLSConfig) on() bool { return c != TLSConfig{} }
 
 // Validate reports the first setting that cannot work.
 func (c PluginConfig) Validate() error {
@@ -76,58 +61,23 @@ func (c PluginConfig) Validate() error {
 	if c.Cluster && c.DB != 0 || c.DB < 0 {
 		return fmt.Errorf("redislock: db: %d; use 0 and up, and 0 in a cluster", c.DB)
 	}
+	secret := !c.Password.IsZero() || !c.SentinelPassword.IsZero()
 	for _, addr := range c.Addrs {
-		if err := checkAddr(addr, !c.Password.IsZero() || !c.SentinelPassword.IsZero(), c.TLS.on() || c.AllowPlaintext); err != nil {
+		host, _, err := transport.HostPort(addr)
+		if err == nil && secret {
+			err = transport.CheckPlaintext(host, c.TLS.On(), c.AllowPlaintext)
+		}
+		if err != nil {
 			return fmt.Errorf("redislock: addrs: %w", err)
 		}
 	}
-	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		return errors.New("redislock: tls: cert_file and key_file go together; set both or none")
+	if err := c.TLS.Check(); err != nil {
+		return fmt.Errorf("redislock: %w", err)
 	}
 	if err := checkPrefix(c.Prefix); err != nil {
 		return err
 	}
 	return nil
-}
-
-// checkAddr refuses an address that is no host:port, and one to which a password
-// would go in plain text: beyond this host, without TLS.
-func checkAddr(addr string, password, safe bool) error {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil || port == "" {
-		return fmt.Errorf("%q: write it as host:port", addr)
-	}
-	ip := net.ParseIP(host)
-	if password && !safe && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("%q: the password would cross the network in plain text; set tls.enabled, or allow_plaintext where the network is trusted", addr)
-	}
-	return nil
-}
-
-// load reads the files that are named; nil where TLS is off.
-func (c TLSConfig) load() (*tls.Config, error) {
-	if !c.on() {
-		return nil, nil
-	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
-	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("tls.ca_file: %w", err)
-		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls.ca_file: %s has no certificate in PEM", c.CAFile)
-		}
-	}
-	if c.CertFile != "" {
-		cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("tls.cert_file: %w", err)
-		}
-		t.Certificates = []tls.Certificate{cert}
-	}
-	return t, nil
 }
 
 // Plugin returns the backend called "redis". It does not wait for the server.
@@ -152,7 +102,7 @@ func open(cfg PluginConfig, opts ...Option) (*Driver, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	tlsConfig, err := cfg.TLS.load()
+	tlsConfig, err := cfg.TLS.Config("")
 	if err != nil {
 		return nil, fmt.Errorf("redislock: %w", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/solotick/solotick/configs/secret"
+	"github.com/solotick/solotick/configs/transport"
 	"github.com/solotick/solotick/internal/testenv"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
@@ -185,8 +186,8 @@ func TestBadSettingsAreRefused(t *testing.T) {
 		"sentinel_master: a cluster":       {Addrs: here, Cluster: true, SentinelMaster: "m"},
 		"db: 3":                            {Addrs: here, Cluster: true, DB: 3},
 		"db: -1":                           {Addrs: here, DB: -1},
-		"cert_file and key_file":           {Addrs: here, TLS: redislock.TLSConfig{CertFile: "x"}},
-		"tls.ca_file":                      {Addrs: here, TLS: redislock.TLSConfig{CAFile: "/does/not/exist"}},
+		"cert_file and key_file":           {Addrs: here, TLS: transport.TLS{CertFile: "x"}},
+		"tls.ca_file":                      {Addrs: here, TLS: transport.TLS{CAFile: "/does/not/exist"}},
 		"prefix":                           {Addrs: here, Prefix: "{a}"},
 		"WAIT cannot be sent to the right": {Addrs: here, Cluster: true, Replicas: 1},
 		"replicas: -1":                     {Addrs: here, Replicas: -1},
@@ -201,7 +202,7 @@ func TestBadSettingsAreRefused(t *testing.T) {
 	}
 	for _, cfg := range []redislock.PluginConfig{
 		{Addrs: []string{"redis.example.org:6379"}, Password: secret.New(password), AllowPlaintext: true},
-		{Addrs: []string{"redis.example.org:6379"}, Password: secret.New(password), TLS: redislock.TLSConfig{Enabled: true}},
+		{Addrs: []string{"redis.example.org:6379"}, Password: secret.New(password), TLS: transport.TLS{Enabled: true}},
 		{Addrs: []string{"localhost:6379"}, Password: secret.New(password)},
 		{Addrs: []string{"[::1]:6379"}, Password: secret.New(password)},
 	} {

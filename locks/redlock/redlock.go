@@ -2,12 +2,8 @@ package redlock
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"strings"
 	"time"
 	"unicode"
@@ -15,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/solotick/solotick/configs/secret"
+	"github.com/solotick/solotick/configs/transport"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
 )
@@ -131,10 +128,8 @@ type PluginConfig struct {
 	Password secret.Value `yaml:"password"`
 	// DB is the number of the database. Default 0.
 	DB int `yaml:"db"`
-	// TLS encrypts the connections. Default false, unless CAFile is set.
-	TLS bool `yaml:"tls"`
-	// CAFile holds the authorities to trust, in PEM. Default the system's.
-	CAFile string `yaml:"ca_file"`
+	// TLS encrypts the connections. Default off.
+	TLS transport.TLS `yaml:"tls"`
 	// AllowPlaintext lets the password go over the network without TLS. Default
 	// false: then only to this host.
 	AllowPlaintext bool `yaml:"allow_plaintext"`
@@ -153,14 +148,16 @@ func (c PluginConfig) Validate() error {
 		return err
 	}
 	for _, addr := range c.Addrs {
-		host, port, err := net.SplitHostPort(addr)
-		if err != nil || port == "" {
-			return fmt.Errorf("redlock: addrs: %q: write it as host:port", addr)
+		host, _, err := transport.HostPort(addr)
+		if err == nil && !c.Password.IsZero() {
+			err = transport.CheckPlaintext(host, c.TLS.On(), c.AllowPlaintext)
 		}
-		ip := net.ParseIP(host)
-		if !c.Password.IsZero() && !c.TLS && c.CAFile == "" && !c.AllowPlaintext && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return fmt.Errorf("redlock: addrs: %q: the password would cross the network in plain text; set tls, or allow_plaintext where the network is trusted", addr)
+		if err != nil {
+			return fmt.Errorf("redlock: addrs: %w", err)
 		}
+	}
+	if err := c.TLS.Check(); err != nil {
+		return fmt.Errorf("redlock: %w", err)
 	}
 	if c.DB < 0 {
 		return fmt.Errorf("redlock: db: %d; use 0 and up", c.DB)
@@ -196,19 +193,9 @@ func open(cfg PluginConfig) (*Driver, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	var tlsConfig *tls.Config
-	if cfg.TLS || cfg.CAFile != "" {
-		tlsConfig = &tls.Config{MinVersion: tls.VersionTLS12}
-	}
-	if cfg.CAFile != "" {
-		pem, err := os.ReadFile(cfg.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("redlock: ca_file: %w", err)
-		}
-		tlsConfig.RootCAs = x509.NewCertPool()
-		if !tlsConfig.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("redlock: ca_file: %s has no certificate in PEM", cfg.CAFile)
-		}
+	tlsConfig, err := cfg.TLS.Config("")
+	if err != nil {
+		return nil, fmt.Errorf("redlock: %w", err)
 	}
 	opts := []Option{WithPrefix(cfg.Prefix), WithMaxTTL(cfg.MaxTTL)}
 	if cfg.Unordered {

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/solotick/solotick/configs/secret"
+	"github.com/solotick/solotick/configs/transport"
 	"github.com/solotick/solotick/internal/faultproxy"
 	"github.com/solotick/solotick/internal/testenv"
 	"github.com/solotick/solotick/locks"
@@ -443,7 +444,7 @@ func TestBadSettingsAreRefused(t *testing.T) {
 		"plain text":            {Addrs: far, Password: secret.New(password)},
 		"write it as host:port": {Addrs: []string{"a", "b", "c"}},
 		"db: -1":                {Addrs: far, DB: -1},
-		"ca_file":               {Addrs: far, CAFile: "/does/not/exist"},
+		"ca_file":               {Addrs: far, TLS: transport.TLS{CAFile: "/does/not/exist"}},
 	} {
 		_, err := redlock.Plugin().Open(t.Context(), func(into any) error { *into.(*redlock.PluginConfig) = cfg; return nil })
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(fmt.Sprint(err, cfg), password) {

@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/solotick/solotick/configs/secret"
+	"github.com/solotick/solotick/configs/transport"
 	"github.com/solotick/solotick/internal/faultproxy"
 	"github.com/solotick/solotick/internal/testenv"
 	"github.com/solotick/solotick/locks"
@@ -175,17 +176,17 @@ func TestPlugin(t *testing.T) {
 		})
 	}
 	for name, cfg := range map[string]zklock.PluginConfig{
-		"servers":            {},
-		"session_timeout":    {Servers: []string{server.Addr}, SessionTimeout: -1},
-		"tls: it takes both": {Servers: []string{server.Addr}, TLS: &zklock.TLSConfig{Cert: "x"}},
-		"tls: ca":            {Servers: []string{server.Addr}, TLS: &zklock.TLSConfig{CA: "/nowhere"}},
-		"the password would cross the network to": {Servers: []string{"192.0.2.1"}, User: "bob", Password: secret.New("x")},
+		"servers":                {},
+		"session_timeout":        {Servers: []string{server.Addr}, SessionTimeout: -1},
+		"cert_file and key_file": {Servers: []string{server.Addr}, TLS: transport.TLS{CertFile: "x"}},
+		"tls.ca_file":            {Servers: []string{server.Addr}, TLS: transport.TLS{CAFile: "/nowhere"}},
+		"the password would cross the network to": {Servers: []string{"192.0.2.1"}, Username: "bob", Password: secret.New("x")},
 	} {
 		if _, err := openWith(cfg); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	d, err := openWith(zklock.PluginConfig{Servers: []string{server.Addr}, SessionTimeout: testSession, Prefix: "/" + server.Name, User: "bob", Password: secret.New("x")})
+	d, err := openWith(zklock.PluginConfig{Servers: []string{server.Addr}, SessionTimeout: testSession, Prefix: "/" + server.Name, Username: "bob", Password: secret.New("x")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/solotick/solotick/configs/secret"
+	"github.com/solotick/solotick/configs/transport"
 	"github.com/solotick/solotick/internal/leaseclock"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
@@ -180,8 +181,10 @@ func (o *options) check(servers []string) ([]string, error) {
 		if err != nil || host == "" {
 			return bad("servers: %q is not host:port", s)
 		}
-		if o.user != "" && o.tls == nil && !o.plaintext && !loopback(host) {
-			return bad("servers: the password would cross the network to %q in clear; use TLS, or allow it", host)
+		if o.user != "" {
+			if err := transport.CheckPlaintext(host, o.tls != nil, o.plaintext); err != nil {
+				return bad("servers: %v", err)
+			}
 		}
 		all[i] = s
 	}
@@ -198,11 +201,6 @@ func (o *options) check(servers []string) ([]string, error) {
 		return bad("option: a nil dialer or logger; leave the option out for the default")
 	}
 	return all, nil
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // logger passes what the library says on. Its texts hold no credentials.

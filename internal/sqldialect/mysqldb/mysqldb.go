@@ -45,7 +45,7 @@ func Parse(c sqldialect.ServerConfig) (*driver.Config, error) {
 		host = h
 	}
 	if c.TLS.On() {
-		if cfg.TLS, err = c.TLS.Load(host); err != nil {
+		if cfg.TLS, err = c.TLS.Config(host); err != nil {
 			return nil, err
 		}
 		cfg.AllowFallbackToPlaintext = false

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/solotick/solotick/configs/secret"
+	"github.com/solotick/solotick/configs/transport"
 	"github.com/solotick/solotick/internal/sqldialect"
 	"github.com/solotick/solotick/internal/sqldialect/mysqldb"
 )
@@ -44,7 +45,7 @@ func TestTransportRules(t *testing.T) {
 		{sqldialect.ServerConfig{DSN: secret.New("u:canary@tcp(db.example:3306)/d?tls=true")}, true},
 		{sqldialect.ServerConfig{DSN: secret.New("u:canary@tcp(db.example:3306)/d?tls=skip-verify")}, false},
 		{sqldialect.ServerConfig{DSN: secret.New("u:canary@tcp(db.example:3306)/d?tls=preferred")}, false},
-		{sqldialect.ServerConfig{DSN: secret.New("u:canary@tcp(db.example:3306)/d"), TLS: sqldialect.TLSConfig{Enabled: true}}, true},
+		{sqldialect.ServerConfig{DSN: secret.New("u:canary@tcp(db.example:3306)/d"), TLS: transport.TLS{Enabled: true}}, true},
 		{sqldialect.ServerConfig{DSN: secret.New("u:canary@tcp(127.0.0.1:3306)/")}, false},
 		{sqldialect.ServerConfig{DSN: secret.New("u:canary@tcp(127.0.0.1:3306/d")}, false},
 		{sqldialect.ServerConfig{}, false},

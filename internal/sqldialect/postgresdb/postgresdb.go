@@ -45,11 +45,11 @@ func Parse(c sqldialect.ServerConfig) (*pgx.ConnConfig, error) {
 		cfg.RuntimeParams["application_name"] = "solotick"
 	}
 	if c.TLS.On() {
-		if cfg.TLSConfig, err = c.TLS.Load(cfg.Host); err != nil {
+		if cfg.TLSConfig, err = c.TLS.Config(cfg.Host); err != nil {
 			return nil, err
 		}
 		for _, f := range cfg.Fallbacks {
-			if f.TLSConfig, err = c.TLS.Load(f.Host); err != nil {
+			if f.TLSConfig, err = c.TLS.Config(f.Host); err != nil {
 				return nil, err
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/solotick/solotick/configs/secret"
+	"github.com/solotick/solotick/configs/transport"
 	"github.com/solotick/solotick/internal/sqldialect"
 	"github.com/solotick/solotick/internal/sqldialect/postgresdb"
 )
@@ -26,7 +27,7 @@ func TestTransportRules(t *testing.T) {
 		{sqldialect.ServerConfig{DSN: secret.New("postgres://u:canary@db.example/d?sslmode=verify-full")}, true},
 		{sqldialect.ServerConfig{DSN: secret.New("postgres://u:canary@db.example/d?sslmode=disable"), AllowPlaintext: true}, true},
 		{sqldialect.ServerConfig{DSN: secret.New("postgres://u:canary@127.0.0.1,db.example/d?sslmode=disable")}, false},
-		{sqldialect.ServerConfig{DSN: secret.New("postgres://u:canary@db.example/d"), TLS: sqldialect.TLSConfig{Enabled: true}}, true},
+		{sqldialect.ServerConfig{DSN: secret.New("postgres://u:canary@db.example/d"), TLS: transport.TLS{Enabled: true}}, true},
 		{sqldialect.ServerConfig{DSN: secret.New("postgres://u:canary@[::1/d")}, false},
 		{sqldialect.ServerConfig{}, false},
 	} {
