@@ -178,7 +178,7 @@ func (d *Driver) Close() error {
 		}
 	}
 	wg.Wait()
-	d.hub.close()
+	d.hub.shutDown()
 	d.work.Wait()
 	return errors.Join(errs...)
 }

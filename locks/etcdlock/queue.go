@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -53,16 +54,14 @@ type wait struct {
 	s        *session
 	e        *entry
 	dir      string
-	rev      int64  // create revision of our key
-	before   string // the key before ours
-	watch    *watch // of that
+	rev      int64    // create revision of our key
+	ahead    []string // the two before us at most, the nearer one first
 	answered leaseclock.Instant
 }
 
 func (w *wait) run(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	defer func() { w.d.hub.unwatch(w.watch, false) }()
 	err := w.lineUp(ctx, r)
-	if err == nil && w.before != "" {
+	if err == nil && len(w.ahead) > 0 {
 		err = w.untilFirst(ctx)
 	}
 	switch {
@@ -86,7 +85,7 @@ func (w *wait) run(ctx context.Context, r driver.Request) (driver.Grant, error) 
 	return driver.Grant{}, driver.NotApplied(err)
 }
 
-// lineUp puts our key and looks at the one before it. Reads of a line ask for the
+// lineUp puts our key and looks at those before it. Reads of a line ask for the
 // values too, because etcd leaves the lease out of a read of keys only.
 func (w *wait) lineUp(ctx context.Context, r driver.Request) error {
 	fresh := w.s.refresh(false)
@@ -95,47 +94,58 @@ func (w *wait) lineUp(ctx context.Context, r driver.Request) error {
 	resp, err := w.d.txn(call).Then(
 		clientv3.OpPut(w.e.path, newRecord(r), clientv3.WithLease(w.s.id)),
 		clientv3.OpGet(w.dir, clientv3.WithPrefix(),
-			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2)),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(3)),
 	).Commit()
 	if err != nil {
 		return w.d.failed(w.s, w.e, "line up", err)
 	}
 	w.answered = leaseclock.Now()
 	kvs := resp.Responses[1].GetResponseRange().Kvs
-	if string(kvs[0].Key) == w.e.path && (len(kvs) == 1 || w.d.ours(kvs[1])) {
-		w.rev = kvs[0].CreateRevision
-		if len(kvs) == 2 {
-			w.before = string(kvs[1].Key)
-			return nil
-		}
-		if err := fresh.wait(ctx); errors.Is(err, errSession) {
-			return errSession
-		}
-		return nil
+	if string(kvs[0].Key) != w.e.path || !w.take(kvs[1:]) {
+		// A key of others, or ours has been in line before.
+		return w.place(ctx)
 	}
-	// A key of others, or ours has been in line before.
-	all, err := w.d.client.Get(clientv3.WithRequireLeader(ctx), w.dir, clientv3.WithPrefix())
-	if err != nil {
-		return fmt.Errorf("etcdlock: line up: %w", err)
+	w.rev = kvs[0].CreateRevision
+	if len(w.ahead) == 0 && errors.Is(fresh.wait(ctx), errSession) {
+		return errSession
 	}
-	return w.place(w.d.line(all.Kvs))
+	return nil
 }
 
-// place finds our key in the line, and the one before it.
-func (w *wait) place(line []*mvccpb.KeyValue) error {
-	w.before = ""
-	for _, kv := range line {
+// take notes who is ahead of us, latest first. It reports false where a key of others
+// is among them, so that they say nothing of how many there are.
+func (w *wait) take(kvs []*mvccpb.KeyValue) bool {
+	w.ahead = w.ahead[:0]
+	for _, kv := range kvs {
+		if !w.d.ours(kv) {
+			return false
+		}
+		w.ahead = append(w.ahead, string(kv.Key))
+	}
+	return true
+}
+
+// place reads the whole line for our key and those before it.
+func (w *wait) place(ctx context.Context) error {
+	all, err := w.d.client.Get(clientv3.WithRequireLeader(ctx), w.dir, clientv3.WithPrefix())
+	if err != nil {
+		return fail("look at the line", err)
+	}
+	w.ahead = w.ahead[:0]
+	for _, kv := range w.d.line(all.Kvs) {
 		if string(kv.Key) == w.e.path && (w.rev == 0 || w.rev == kv.CreateRevision) {
 			w.rev = kv.CreateRevision
+			slices.Reverse(w.ahead)
+			w.ahead = w.ahead[:min(len(w.ahead), 2)]
 			return nil
 		}
-		w.before = string(kv.Key)
+		w.ahead = append(w.ahead, string(kv.Key))
 	}
 	return errRemoved
 }
 
-// look asks whether our key is the one that we made, and which is before it. It is
-// asked once after a watch has begun, and before every grant.
+// look asks whether our key is the one that we made, and which are before it. It is
+// asked once after a watch has begun, which tells all that comes later.
 func (w *wait) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanUp)
 	defer cancel()
@@ -143,9 +153,8 @@ func (w *wait) look(ctx context.Context) error {
 	if mutation.On("etcd-revision-check") {
 		mine = clientv3.Compare(clientv3.CreateRevision(w.e.path), ">", -1)
 	}
-	earlier := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithMaxCreateRev(w.rev - 1)}
-	last := append(earlier, clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(1))
-	resp, err := w.d.txn(ctx).If(mine).Then(clientv3.OpGet(w.dir, last...)).Commit()
+	resp, err := w.d.txn(ctx).If(mine).Then(clientv3.OpGet(w.dir, clientv3.WithPrefix(), clientv3.WithMaxCreateRev(w.rev-1),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))).Commit()
 	if err != nil {
 		return fail("look at the line", err)
 	}
@@ -153,82 +162,104 @@ func (w *wait) look(ctx context.Context) error {
 	if !resp.Succeeded {
 		return errRemoved
 	}
-	kvs := resp.Responses[0].GetResponseRange().Kvs
-	switch {
-	case len(kvs) == 0:
-		w.before = ""
-		return nil
-	case w.d.ours(kvs[0]):
-		w.before = string(kvs[0].Key)
-		return nil
+	if !w.take(resp.Responses[0].GetResponseRange().Kvs) {
+		return w.place(ctx)
 	}
-	all, err := w.d.client.Get(clientv3.WithRequireLeader(ctx), w.dir, clientv3.WithPrefix())
-	if err != nil {
-		return fail("look at the line", err)
-	}
-	return w.place(w.d.line(all.Kvs))
+	return nil
 }
 
 // untilFirst returns nil when our key is the first.
 func (w *wait) untilFirst(ctx context.Context) error {
-	d := w.d
-	own := d.hub.watch(w.e.path, 0)
-	d.mu.Lock()
-	kept := d.entries[w.e.path] == w.e
-	if kept {
-		w.e.watch = own // for as long as we have the key
-	}
-	d.mu.Unlock()
-	if !kept {
-		d.hub.unwatch(own, false)
-		return errSession
-	}
-	watched, failures := "", 0
 	poll := time.NewTimer(0)
 	defer poll.Stop()
-	for {
-		if watched != w.before {
-			d.hub.unwatch(w.watch, false)
-			w.watch, watched = d.hub.watch(w.before, 0), w.before
-			// From now on, so what came before must be looked for once it has begun.
-			if err := w.pause(ctx, w.watch.ready, own, time.Second, poll); err != nil {
-				return err
-			}
-		} else if err := w.pause(ctx, w.watch.gone, own, w.nextLook(failures), poll); err != nil {
-			return err
+	for failures := 0; ; {
+		step := w.inFront
+		if len(w.ahead) > 1 {
+			step = w.behind
 		}
-		err := w.look(ctx)
+		err := step(ctx, poll)
 		switch {
-		case err == nil && w.before == "":
+		case err == nil && len(w.ahead) == 0:
 			return w.alive()
 		case err == nil:
 			failures = 0
-		case errors.Is(err, errRemoved), ctx.Err() != nil:
+			continue
+		case errors.Is(err, errRemoved), errors.Is(err, errSession), ctx.Err() != nil:
 			return err
-		default:
-			failures++
-			if w.answered.Elapsed() > min(w.s.ttl, 5*time.Second) {
-				return fmt.Errorf("etcdlock: no answer for %v while waiting: %w", w.answered.Elapsed().Round(time.Millisecond), err)
-			}
 		}
+		if w.answered.Elapsed() > min(w.s.ttl, 5*time.Second) {
+			return fmt.Errorf("etcdlock: no answer for %v while waiting: %w", w.answered.Elapsed().Round(time.Millisecond), err)
+		}
+		again := backoff.Policy{Base: 50 * time.Millisecond, Max: time.Second}.Delay(failures)
+		if err := w.pause(ctx, again, poll, nil); err != nil {
+			return err
+		}
+		failures++
 	}
+}
+
+// inFront is the wait of who is next: it watches the line, looks who is ahead since,
+// and returns when nobody is, without another look, or when it is time for one.
+func (w *wait) inFront(ctx context.Context, poll *time.Timer) error {
+	v := w.d.hub.view(w.dir, w.e.path)
+	defer w.d.hub.close(v)
+	if err := w.pause(ctx, time.Second, poll, v.ready); err != nil {
+		return err
+	}
+	watched := isClosed(v.ready)
+	if err := w.look(ctx); err != nil || len(w.ahead) == 0 || len(w.ahead) > 1 {
+		return err
+	}
+	if !watched { // what came between the look and the watch was not seen
+		return w.pause(ctx, time.Second, poll, v.ready)
+	}
+	w.d.hub.expect(v, w.ahead[0])
+	if err := w.pause(ctx, w.nextLook(), poll, v.told); err != nil {
+		return err
+	}
+	switch w.d.hub.verdict(v) {
+	case removed:
+		return errRemoved
+	case first:
+		w.ahead = nil
+	}
+	return nil
+}
+
+// behind is the wait of all others: it watches the last but one before us, whose end
+// makes us the next, and returns then or when it is time to look again. So what the
+// next one must know is found out while the one before it holds the key.
+func (w *wait) behind(ctx context.Context, poll *time.Timer) error {
+	far := w.ahead[1]
+	ahead := w.d.hub.watch(far)
+	defer w.d.hub.unwatch(ahead, false)
+	// From now on, so what came before must be looked for once it has begun.
+	if err := w.pause(ctx, time.Second, poll, ahead.ready); err != nil {
+		return err
+	}
+	if err := w.look(ctx); err != nil || len(w.ahead) < 2 || w.ahead[1] != far {
+		return err
+	}
+	if err := w.pause(ctx, w.nextLook(), poll, ahead.gone); err != nil {
+		return err
+	}
+	if isClosed(ahead.gone) {
+		w.ahead = w.ahead[:1]
+	}
+	return nil
 }
 
 // nextLook is when to look again although no watch says anything: a watch that died
 // in silence costs a delay and never a hang.
-func (w *wait) nextLook(failures int) time.Duration {
-	if failures > 0 {
-		return backoff.Policy{Base: 50 * time.Millisecond, Max: time.Second}.Delay(failures - 1)
-	}
+func (w *wait) nextLook() time.Duration {
 	return backoff.Jitter(min(w.s.ttl, 4*time.Second), 0.2)
 }
 
-// pause waits for the event, for the end of our key, session or context, or for d.
-func (w *wait) pause(ctx context.Context, event <-chan struct{}, own *watch, d time.Duration, poll *time.Timer) error {
+// pause waits for the event, for the end of our session or context, or for d.
+func (w *wait) pause(ctx context.Context, d time.Duration, poll *time.Timer, event <-chan struct{}) error {
 	poll.Reset(d)
 	select {
 	case <-event:
-	case <-own.gone:
 	case <-poll.C:
 	case <-w.s.dead:
 		return errSession
@@ -236,6 +267,15 @@ func (w *wait) pause(ctx context.Context, event <-chan struct{}, own *watch, d t
 		return ctx.Err()
 	}
 	return nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // alive refuses a grant in a session that may have ended.

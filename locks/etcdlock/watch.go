@@ -3,11 +3,13 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/solotick/solotick/internal/backoff"
 	"github.com/solotick/solotick/locks/driver"
@@ -49,7 +51,8 @@ type watch struct {
 	from   int64 // the revision to begin at; 0 is now
 	isGone bool
 	begun  bool
-	verify bool // look whether the key is there once the watch has begun
+	verify bool  // look whether the key is there once the watch has begun
+	view   *view // of a line; nil for the watch of one key
 }
 
 func newHub(d *Driver) *hub {
@@ -59,11 +62,11 @@ func newHub(d *Driver) *hub {
 	}
 }
 
-// watch begins at a revision, or now if that is 0. Every watch needs an unwatch.
-func (h *hub) watch(key string, from int64) *watch {
+// watch begins now. Every watch needs an unwatch.
+func (h *hub) watch(key string) *watch {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	w := h.use(key, from)
+	w := h.use(key, 0)
 	h.register(w)
 	return w
 }
@@ -134,8 +137,8 @@ func (h *hub) spawn(f func()) bool {
 	return !h.closed
 }
 
-// close waits for the hub's goroutines, after the end of the driver's life.
-func (h *hub) close() {
+// shutDown waits for the hub's goroutines, after the end of the driver's life.
+func (h *hub) shutDown() {
 	h.mu.Lock()
 	h.closed = true
 	if h.idle != nil {
@@ -164,6 +167,11 @@ func (h *hub) unwatch(w *watch, gone bool) {
 	}
 	delete(h.byKey, w.key)
 	delete(h.young, w)
+	h.unregister(w)
+}
+
+// unregister ends the watch at etcd. The caller holds mu.
+func (h *hub) unregister(w *watch) {
 	if w.id == 0 {
 		return
 	}
@@ -198,10 +206,14 @@ func (w *watch) fire() {
 }
 
 func create(w *watch) *pb.WatchRequest {
-	return &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
+	r := &pb.WatchCreateRequest{
 		Key: []byte(w.key), WatchId: w.id, StartRevision: w.from,
 		Filters: []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT},
-	}}}
+	}
+	if w.view != nil {
+		r.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(w.key))
+	}
+	return &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: r}}
 }
 
 // queue hands a request to the sender. The caller holds mu.
@@ -248,6 +260,7 @@ func (h *hub) follow() (answered bool) {
 		cancel()
 		h.mu.Lock()
 		h.stream, h.out = nil, nil
+		h.breakViews()
 		h.mu.Unlock()
 	}()
 	stream, err := h.client.Watch(ctx)
@@ -294,6 +307,8 @@ func (h *hub) take(resp *pb.WatchResponse) {
 		// renewal tells the others.
 		h.d.log.Warn("etcdlock: etcd refuses a watch; waiting and losses are noticed later", "reason", resp.CancelReason)
 	case w == nil:
+	case resp.Canceled && w.view != nil:
+		h.breakView(w.view)
 	case resp.Canceled:
 		// What was there to be seen has been compacted, or etcd had a reason of its own.
 		delete(h.byID, w.id)
@@ -319,13 +334,12 @@ func (h *hub) take(resp *pb.WatchResponse) {
 			h.spawn(func() { h.look(w) })
 		}
 	}
-	if w == nil {
-		return
-	}
-	for _, ev := range resp.Events {
-		if ev.Type == mvccpb.DELETE {
-			w.fire()
-		}
+	switch {
+	case w == nil:
+	case w.view != nil:
+		w.view.see(resp.Events)
+	case slices.ContainsFunc(resp.Events, func(ev *mvccpb.Event) bool { return ev.Type == mvccpb.DELETE }):
+		w.fire()
 	}
 }
 
