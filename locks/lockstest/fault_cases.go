@@ -11,16 +11,16 @@ import (
 
 // faultCases are what the portable lock does when requests to this backend fail.
 var faultCases = []testCase{
-	{name: "fault/an acquire of unknown outcome is settled", run: unknownAcquire},
-	{name: "fault/an acquire that stays unknown leaves nothing", run: acquireStaysUnknown},
-	{name: "fault/one failed renewal ends nothing", run: failedRenewal},
-	{name: "fault/a release of unknown outcome is settled", run: unknownRelease},
-	{name: "fault/a release that stays unknown is repeated", run: releaseStaysUnknown},
-	{name: "fault/a cut-off holder is told before another is let in", run: cutOffHolder},
-	{name: "fault/a cut-off caller hears unavailable, within a bound", run: cutOffCaller},
+	testCase{name: "fault/an acquire of unknown outcome is settled", run: unknownAcquire}.asLong(),
+	testCase{name: "fault/an acquire that stays unknown leaves nothing", run: acquireStaysUnknown}.asLong(),
+	testCase{name: "fault/one failed renewal ends nothing", run: failedRenewal}.asLong(),
+	testCase{name: "fault/a release of unknown outcome is settled", run: unknownRelease}.asLong(),
+	testCase{name: "fault/a release that stays unknown is repeated", run: releaseStaysUnknown}.asLong(),
+	testCase{name: "fault/a cut-off holder is told before another is let in", run: cutOffHolder}.asLong(),
+	testCase{name: "fault/a cut-off caller hears unavailable, within a bound", run: cutOffCaller}.asLong(),
 	testCase{name: "fault/a holder on a silent connection is told before another is let in", run: silencedHolder}.withProxy(),
-	{name: "fault/a paused holder's writes are refused", run: pausedHolder},
-	{name: "fault/release after expiry takes one request", run: releaseAfterExpiry},
+	testCase{name: "fault/a paused holder's writes are refused", run: pausedHolder}.asLong(),
+	testCase{name: "fault/release after expiry takes one request", run: releaseAfterExpiry}.asLong(),
 }
 
 // once is each way in which one request can fail.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +15,8 @@ import (
 	"github.com/solotick/solotick/locks/driver"
 )
 
-// Harness is what a backend provides to be tested.
+// Harness is what a backend provides to be tested. Cases run side by side, so its
+// functions are called by several goroutines at once, but for Restart.
 type Harness struct {
 	// New opens a driver as a new process would, onto the backend that all
 	// drivers of this Harness share. If it is an io.Closer, the suite closes it.
@@ -39,13 +41,21 @@ type Harness struct {
 	// session does, so that another driver cannot renew it: its answer must then be
 	// unknown, never nil.
 	Sessions bool
-	// Virtual runs every case in a testing/synctest bubble. Only a backend in
-	// memory can.
+	// Virtual runs every case in a testing/synctest bubble, one after the other. Only
+	// a backend in memory can.
 	Virtual bool
+	// Short leaves out what a second run of the same driver, such as one through a
+	// proxy, would only repeat: the cases in which Faulty fails above the driver, the
+	// histories, and those that hold on for several TTLs.
+	Short bool
+	// SideBySide is how many cases run at once; most of their time is waiting.
+	// Default 8.
+	SideBySide int
 }
 
-// Run runs every case as a subtest. Keys are new for each case, so cases can
-// share a backend; they run one after the other.
+// Run runs every case as a subtest. Keys are new for each case, so cases share a
+// backend and run side by side, but for those that restart it or measure the
+// process: they come first, one after the other.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	if h.New == nil {
@@ -54,38 +64,79 @@ func Run(t *testing.T, h Harness) {
 	if h.TTL == 0 {
 		h.TTL = time.Second
 	}
-	for _, c := range slices.Concat(driverCases, lineCases, lockerCases, sharingCases, faultCases, historyCases) {
-		t.Run(c.name, func(t *testing.T) {
-			switch {
-			case c.needs.deletion && h.Delete == nil:
-				t.Skip("the harness cannot delete a record")
-			case c.needs.restart && h.Restart == nil:
-				t.Skip("the harness cannot restart the backend")
-			case c.needs.proxy && h.Proxied == nil:
-				t.Skip("the harness cannot silence a connection")
+	if h.SideBySide == 0 {
+		h.SideBySide = 8
+	}
+	var together []testCase
+	for _, c := range slices.Concat(historyCases, faultCases, lockerCases, driverCases, lineCases, sharingCases) {
+		if h.Short && c.long {
+			continue
+		}
+		if h.Virtual || c.alone {
+			runAll(t, h, []testCase{c})
+			continue
+		}
+		together = append(together, c)
+	}
+	runAll(t, h, together)
+}
+
+// runAll runs the cases side by side. It does not use t.Parallel, which would run no
+// more of them than the machine has cores.
+func runAll(t *testing.T, h Harness, cases []testCase) {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	queue := make(chan testCase)
+	var workers sync.WaitGroup
+	for range min(h.SideBySide, len(cases)) {
+		workers.Go(func() {
+			for c := range queue {
+				t.Run(c.name, func(t *testing.T) { c.start(t, h) })
 			}
-			if h.Virtual {
-				synctest.Test(t, func(t *testing.T) { c.run(newBench(t, h)) })
-				return
-			}
-			before := runtime.NumGoroutine()
-			t.Run("case", func(t *testing.T) { c.run(newBench(t, h)) }) // its clean-up ends inside
-			wantGoroutines(t, before)
 		})
 	}
+	for _, c := range cases {
+		queue <- c
+	}
+	close(queue)
+	workers.Wait()
+	if !h.Virtual {
+		wantGoroutines(t, before)
+	}
+}
+
+func (c testCase) start(t *testing.T, h Harness) {
+	t.Helper()
+	switch {
+	case c.needs.deletion && h.Delete == nil:
+		t.Skip("the harness cannot delete a record")
+	case c.needs.restart && h.Restart == nil:
+		t.Skip("the harness cannot restart the backend")
+	case c.needs.proxy && h.Proxied == nil:
+		t.Skip("the harness cannot silence a connection")
+	}
+	if h.Virtual {
+		synctest.Test(t, func(t *testing.T) { c.run(newBench(t, h)) })
+		return
+	}
+	c.run(newBench(t, h))
 }
 
 type testCase struct {
 	name  string
 	run   func(*bench)
 	needs struct{ deletion, restart, proxy bool }
+	alone bool // what others do at the same time would disturb it, or it them
+	long  bool // left out of a short run
 }
 
 func (c testCase) withDelete() testCase  { c.needs.deletion = true; return c }
-func (c testCase) withRestart() testCase { c.needs.restart = true; return c }
+func (c testCase) withRestart() testCase { c.needs.restart, c.alone = true, true; return c }
 func (c testCase) withProxy() testCase   { c.needs.proxy = true; return c }
+func (c testCase) byItself() testCase    { c.alone = true; return c }
+func (c testCase) asLong() testCase      { c.long = true; return c }
 
-// wantGoroutines fails the test if goroutines outlive their case. Clients may
+// wantGoroutines fails the test if goroutines outlive their cases. Clients may
 // need a moment to end theirs.
 func wantGoroutines(t *testing.T, before int) {
 	t.Helper()
@@ -97,7 +148,7 @@ func wantGoroutines(t *testing.T, before int) {
 		}
 		if time.Now().After(deadline) {
 			buf := make([]byte, 1<<16)
-			t.Errorf("%d goroutines before the case, %d after:\n%s", before, n, buf[:runtime.Stack(buf, true)])
+			t.Errorf("%d goroutines before the cases, %d after:\n%s", before, n, buf[:runtime.Stack(buf, true)])
 			return
 		}
 		tick := time.NewTimer(10 * time.Millisecond)

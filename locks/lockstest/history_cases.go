@@ -14,7 +14,7 @@ import (
 // historyCases run processes that contend while requests fail, connections fall
 // silent and processes die, and check what was answered.
 var historyCases = []testCase{
-	{name: "fault/histories are linearizable and no two hold at once", run: linearizable},
+	testCase{name: "fault/histories are linearizable and no two hold at once", run: linearizable}.asLong(),
 }
 
 func linearizable(b *bench) {

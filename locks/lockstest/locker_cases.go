@@ -19,16 +19,16 @@ var lockerCases = []testCase{
 	{name: "locker/one holder at a time", run: oneHolder},
 	{name: "locker/counter under the lock", run: counterUnderLock},
 	{name: "locker/many names at once", run: manyNames},
-	{name: "locker/a lease is renewed for as long as it is held", run: heldForLong},
+	testCase{name: "locker/a lease is renewed for as long as it is held", run: heldForLong}.asLong(),
 	{name: "locker/a waiter gets the key when it is given back", run: handsOver},
 	{name: "locker/a waiter gets a dead holder's key after its TTL", run: deadHolder},
-	{name: "locker/a long wait does not shorten the lease", run: longWait},
+	testCase{name: "locker/a long wait does not shorten the lease", run: longWait}.asLong(),
 	{name: "locker/a cancelled caller leaves nothing", run: cancelLeavesNothing},
 	{name: "locker/a grant taken by hand is told", run: takenByHand},
 	testCase{name: "locker/a record deleted under a healthy holder is told", run: deletedUnderHolder}.withDelete(),
 	{name: "locker/a lease of another TTL", run: anotherTTL},
 	{name: "locker/close gives everything back", run: closeGivesBack},
-	{name: "locker/many cycles leave nothing behind", run: manyCycles},
+	testCase{name: "locker/many cycles leave nothing behind", run: manyCycles}.byItself(),
 	testCase{name: "locker/a lease outlives a restart of the backend", run: outlivesRestart}.withRestart(),
 }
 
@@ -119,7 +119,7 @@ func counterUnderLock(b *bench) {
 
 func manyNames(b *bench) {
 	p, other := b.process(), b.process()
-	const n = 200
+	const n = 100 // where each takes a connection, a server has about as many
 	leases := make([]*locks.Lease, n)
 	for i := range leases {
 		leases[i] = b.try(p, b.key(fmt.Sprint(i)))
