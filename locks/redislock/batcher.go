@@ -63,7 +63,7 @@ type call struct {
 
 func newBatcher(rdb redis.UniversalClient) *batcher {
 	b := &batcher{rdb: rdb}
-	b.ctx, b.stop = context.WithCancel(context.Background())
+	b.ctx, b.stop = context.WithCancel(context.Background()) //nolint:forbidigo // a root of the driver's own: pipelines are shared by callers
 	return b
 }
 

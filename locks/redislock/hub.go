@@ -66,7 +66,7 @@ func newHub(d *Driver) *hub {
 		live:    make(chan struct{}),
 		failed:  make(chan struct{}),
 	}
-	h.ctx, h.stop = context.WithCancel(context.Background())
+	h.ctx, h.stop = context.WithCancel(context.Background()) //nolint:forbidigo // a root of the driver's own: the subscription outlives its callers
 	return h
 }
 

@@ -2,12 +2,12 @@ package redislock_test
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 	"go.uber.org/goleak"
 
 	"github.com/solotick/solotick/internal/faultproxy"
@@ -19,12 +19,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Main(m)) }
 
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+var quiet = slog.New(slog.DiscardHandler)
+
+// unannounced spares every new connection a request that Redis itself refuses.
+var unannounced = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 
 // client is a client of its own, as a process has, set as New's comment says.
 func client(addr string, db int) *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr: addr, DB: db, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, ReadTimeout: 2 * time.Second,
+		MaintNotificationsConfig: unannounced,
 	})
 }
 

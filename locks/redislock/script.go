@@ -41,13 +41,13 @@ func newScripts(cluster bool) *scripts {
 	mine := "string.sub(v, 1, 32) == ARGV[1]"
 	granted := "string.match(v, '^%x+ (%d+)')"
 	held, ours, renewed := "v", mine+" and (ARGV[2] == '0' or "+granted+" == ARGV[2])", "v and string.sub(v, 1, 32) == ARGV[a + 1] and "+granted+" == ARGV[a + 2]"
-	if mutation.On("lock-exclusion") {
+	if mutation.On("redis-exclusion") {
 		held = "false"
 	}
-	if mutation.On("release-without-token") {
+	if mutation.On("redis-release-token") {
 		ours = "true"
 	}
-	if mutation.On("renew-without-token") {
+	if mutation.On("redis-renew-token") {
 		renewed = "v"
 	}
 	text := strings.NewReplacer(

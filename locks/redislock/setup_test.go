@@ -57,7 +57,7 @@ func documented(t *testing.T) []any {
 		text := strings.TrimSpace(strings.TrimPrefix(line, "//"))
 		inside = inside && text != "" || strings.HasPrefix(text, "user solotick")
 		if inside {
-			for _, word := range strings.Fields(strings.TrimPrefix(text, "user ")) {
+			for word := range strings.FieldsSeq(strings.TrimPrefix(text, "user ")) {
 				rule = append(rule, word)
 			}
 		}
@@ -182,7 +182,7 @@ func TestBadSettingsAreRefused(t *testing.T) {
 		"addrs: several":                   {Addrs: []string{"a:1", "b:1"}},
 		"write it as host:port":            {Addrs: []string{"localhost"}},
 		"plain text":                       {Addrs: []string{"redis.example.org:6379"}, Password: secret.New(password)},
-		"plain text; set":                  {Addrs: []string{"10.0.0.1:6379"}, SentinelMaster: "m", SentinelPassword: secret.New(password)},
+		"10.0.0.1":                         {Addrs: []string{"10.0.0.1:6379"}, SentinelMaster: "m", SentinelPassword: secret.New(password)},
 		"sentinel_master: a cluster":       {Addrs: here, Cluster: true, SentinelMaster: "m"},
 		"db: 3":                            {Addrs: here, Cluster: true, DB: 3},
 		"db: -1":                           {Addrs: here, DB: -1},
@@ -218,7 +218,9 @@ func TestBadSettingsAreRefused(t *testing.T) {
 	if _, err := redislock.New(ring, nil); err == nil || !strings.Contains(err.Error(), "Ring") {
 		t.Errorf("a ring: %v", err)
 	}
-	if _, err := redislock.New(client("127.0.0.1:1", 0), &locks.Config{TTL: 10 * time.Millisecond}); !errors.Is(err, locks.ErrInvalid) {
+	rdb := client("127.0.0.1:1", 0)
+	defer func() { _ = rdb.Close() }()
+	if _, err := redislock.New(rdb, &locks.Config{TTL: 10 * time.Millisecond}); !errors.Is(err, locks.ErrInvalid) {
 		t.Errorf("a TTL of 10 ms: %v", err)
 	}
 }

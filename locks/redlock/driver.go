@@ -104,8 +104,8 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 			return g, err
 		}
 		select {
-		case clear := <-back:
-			if !clear || backoff.Wait(ctx, split.Delay(try)) != nil {
+		case answered := <-back:
+			if !answered || backoff.Wait(ctx, split.Delay(try)) != nil {
 				return g, err // a release under way must not meet a new grant
 			}
 		case <-ctx.Done():
@@ -343,16 +343,16 @@ func (d *Driver) takeBack(r driver.Request, g *grant) <-chan bool {
 	}
 	all := make(chan bool, 1)
 	d.spawn(func() {
-		clear := true
+		answered := true
 		for range d.nodes {
 			select {
 			case ok := <-first:
-				clear = clear && ok
+				answered = answered && ok
 			case <-d.ctx.Done():
 				return
 			}
 		}
-		all <- clear
+		all <- answered
 	})
 	return all
 }

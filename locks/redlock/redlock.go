@@ -101,7 +101,7 @@ func NewDriver(nodes []redis.UniversalClient, opts ...Option) (*Driver, error) {
 	if d.timeout < 0 {
 		return nil, fmt.Errorf("redlock: node_timeout: %v; leave it out for the default", d.timeout)
 	}
-	d.ctx, d.stop = context.WithCancel(context.Background())
+	d.ctx, d.stop = context.WithCancel(context.Background()) //nolint:forbidigo // a root of the driver's own: requests to nodes outlive their callers
 	return d, nil
 }
 

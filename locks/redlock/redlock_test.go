@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 	"go.uber.org/goleak"
 
 	"github.com/solotick/solotick/configs/secret"
@@ -23,9 +24,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Main(m)) }
 
+const poolSize = 4
+
 func client(addr string) *redis.Client {
 	return redis.NewClient(&redis.Options{
-		Addr: addr, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, PoolSize: 4, ReadBufferSize: 4096, WriteBufferSize: 4096,
+		Addr: addr, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, PoolSize: poolSize, ReadBufferSize: 4096, WriteBufferSize: 4096,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 }
 
@@ -61,13 +65,22 @@ func open(tb testing.TB, addrs []string, opts ...redlock.Option) closing {
 	return closing{d, nodes}
 }
 
-// dialled has a connection to each node: eight processes that dial at once are slower
-// than a node may be.
+// dialled has all connections that it will ever have: eight processes that dial at
+// once are slower than a node may be, and a connection is no memory that leaks.
 func dialled(tb testing.TB, d closing) closing {
 	tb.Helper()
 	for _, n := range d.nodes {
-		if err := n.Ping(context.Background()).Err(); err != nil {
-			tb.Fatal(err)
+		conns := make([]*redis.Conn, poolSize)
+		for i := range conns {
+			conns[i] = n.(*redis.Client).Conn()
+			if err := conns[i].Ping(context.Background()).Err(); err != nil {
+				tb.Fatal(err)
+			}
+		}
+		for _, c := range conns {
+			if err := c.Close(); err != nil {
+				tb.Fatal(err)
+			}
 		}
 	}
 	return d
@@ -325,12 +338,12 @@ func TestRestartedNodeGrantsNothing(t *testing.T) {
 	if _, err := fresh.Acquire(t.Context(), request("other", time.Minute)); err != nil {
 		t.Errorf("nodes that are trusted at first sight: %v", err)
 	}
-	wary, err := redlock.NewDriver(clients(nodes))
+	unknown := clients(nodes)
+	wary, err := redlock.NewDriver(unknown)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := closing{wary, nil}
-	defer func() { _ = c.Close() }()
+	defer func() { _ = closing{wary, unknown}.Close() }()
 	if _, err := wary.Acquire(t.Context(), request("another", 10*time.Second)); err == nil || !strings.Contains(err.Error(), "started within the longest TTL") {
 		t.Errorf("nodes that are new: %v", err)
 	}
