@@ -38,8 +38,8 @@ func (s *Store) Settle(ctx context.Context, r store.SettleRequest, decide func(s
 		if what.To == 0 {
 			what.To = q.To
 		}
-		if err := checkSettlement(q, what); err != nil {
-			return store.SettleResult{}, err
+		if err := q.Check(what); err != nil {
+			return store.SettleResult{}, fmt.Errorf("memstore: settle: %w", err)
 		}
 		all = append(all, decided{j, what})
 	}
@@ -81,37 +81,6 @@ func (j *job) between(from, to store.Millis) []*row {
 		return at
 	}
 	return j.ticks[after(from):max(after(from), after(to))]
-}
-
-func checkSettlement(q store.SettleJob, what store.Settlement) error {
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("memstore: settle %q in (%s, %s]: %s", q.Job, q.Seen, q.To, fmt.Sprintf(format, args...))
-	}
-	if what.To <= q.Seen || what.To > q.To {
-		return bad("To is %s: it must lie inside", what.To)
-	}
-	inside := func(t store.Millis) bool { return q.Seen < t && t <= what.To }
-	for _, t := range what.Ticks {
-		switch {
-		case t.Key.Class != store.ClassCron || t.Key.Job != q.Job:
-			return bad("%s is not a tick of the job", t.Key)
-		case !inside(t.Key.Tick):
-			return bad("tick %s lies outside (to %s)", t.Key.Tick, what.To)
-		case t.State != store.StatePending && t.State != store.StateSkipped && t.State != store.StateMissed:
-			return bad("tick %s: State is %v: use pending, skipped or missed", t.Key.Tick, t.State)
-		}
-	}
-	for _, g := range what.Ranges {
-		switch {
-		case g.From > g.To || !inside(g.From) || !inside(g.To):
-			return bad("range %s to %s lies outside (to %s)", g.From, g.To, what.To)
-		case g.State != store.StateSkipped && g.State != store.StateMissed:
-			return bad("range %s: State is %v: use skipped or missed", g.From, g.State)
-		case g.Count < 1:
-			return bad("range %s: Count is %d: count its ticks", g.From, g.Count)
-		}
-	}
-	return nil
 }
 
 // settle writes the settlement and answers how many rows are pending by it.
