@@ -113,6 +113,9 @@ func (c *checker) locks() {
 		_ = c.Locks.Decode(&own) // the driver checks the rest when it is opened
 		c.path("locks.sqlite.dsn", own.DSN)
 	}
+	if c.o.CheckLocks != nil && slices.Contains(c.o.LockDrivers, c.Locks.Driver) {
+		c.doc.AddError("locks."+c.Locks.Driver, c.o.CheckLocks(c.Locks.Driver, c.Locks.Decode))
+	}
 	for _, key := range slices.Sorted(maps.Keys(c.Locks.Sections)) {
 		if key != c.Locks.Driver && !slices.Contains(known, key) {
 			c.doc.UnknownKey("locks", key, append(append(lockKeys(), known...), c.Locks.Driver))

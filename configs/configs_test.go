@@ -275,6 +275,53 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+// TestPartOfALockDriverIsChecked: what the driver finds wrong with its part is told
+// with everything else, where it stands, and without a secret.
+func TestPartOfALockDriverIsChecked(t *testing.T) {
+	o := options()
+	asked := 0
+	o.CheckLocks = func(driver string, decode func(any) error) error {
+		asked++
+		var own struct {
+			DSN  string       `yaml:"dsn"`
+			Pass secret.Value `yaml:"pass"`
+			TLS  struct {
+				File string `yaml:"file"`
+			} `yaml:"tls"`
+		}
+		if err := decode(&own); err != nil {
+			return err
+		}
+		return errors.Join(
+			fmt.Errorf("%slock: dsn: %q is wrong", driver, own.DSN),
+			fmt.Errorf("%slock: tls.file: not with %s", driver, own.Pass.Reveal()),
+			fmt.Errorf("%slock: pass and file: together", driver),
+			fmt.Errorf("%slock: elsewhere: is missing", driver))
+	}
+	for _, c := range []struct {
+		part string
+		want []string
+	}{
+		{"{dsn: x,\n pass: '${TOKEN}',\n tls: {file: f}}", []string{
+			"c.yaml:2:25: locks.sqlite.elsewhere: is missing", `c.yaml:2:39: locks.sqlite.dsn: "x" is wrong`,
+			"c.yaml:3:8: locks.sqlite.pass: pass and file: together", "c.yaml:4:14: locks.sqlite.tls.file: not with ${TOKEN}",
+			`c.yaml:5:10: locks: unknown key "tll"`,
+		}},
+		{"{dsn: 5, x: 1}", []string{"c.yaml:2:39: locks.sqlite.dsn: is a number", `c.yaml:2:42: locks.sqlite: unknown key "x"`, `c.yaml:3:10: locks: unknown key "tll"`}},
+	} {
+		_, err := configs.Parse("c.yaml", []byte("namespace: a\nlocks: {driver: sqlite, sqlite: "+c.part+",\n         tll: 1s}"), o)
+		if err == nil || strings.Contains(err.Error(), canary) {
+			t.Fatalf("got %v", err)
+		}
+		if got := strings.Split(err.Error(), "\n"); !slices.EqualFunc(got, c.want, strings.HasPrefix) {
+			t.Errorf("%s\n got %s\nwant %s", c.part, strings.Join(got, "\n     "), strings.Join(c.want, "\n     "))
+		}
+	}
+	if _, err := configs.Parse("c.yaml", []byte("namespace: a\nlocks: {driver: sqlit}"), o); err == nil || asked != 2 {
+		t.Errorf("a driver that is not known was asked: %d, %v", asked, err)
+	}
+}
+
 func TestBuildJobs(t *testing.T) {
 	text := `namespace: a
 jobs:
@@ -387,7 +434,7 @@ func TestAddressOfAServerIsNoFile(t *testing.T) {
 	} {
 		for _, c := range []struct{ text, want string }{
 			{"namespace: a\nstore: {dsn: \"" + dsn + "\"}", "c.yaml:2:14: store.dsn: " + text},
-			{"namespace: a\nlocks: {driver: sqlite, sqlite: {dsn: \"" + dsn + "\"}}", "c.yaml:2:25: locks.sqlite.dsn: " + text},
+			{"namespace: a\nlocks: {driver: sqlite, sqlite: {dsn: \"" + dsn + "\"}}", "c.yaml:2:39: locks.sqlite.dsn: " + text},
 		} {
 			_, err := configs.Parse("c.yaml", []byte(c.text), options())
 			if err == nil || err.Error() != c.want {

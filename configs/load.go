@@ -18,6 +18,10 @@ type Options struct {
 	// StoreDrivers and LockDrivers are the names that this program knows, such as
 	// locks.Registry.Names; the lock driver store is always known. Default any.
 	StoreDrivers, LockDrivers []string
+	// CheckLocks checks the part of the file that is the lock driver's own: it decodes
+	// it and tells what cannot work, as a Validate does, and connects to nothing.
+	// Default: nobody looks at that part before the driver is opened.
+	CheckLocks func(driver string, decode func(into any) error) error
 }
 
 // synonyms are what other schedulers call a job's keys.

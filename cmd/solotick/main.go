@@ -7,7 +7,12 @@ import (
 	"os"
 	_ "time/tzdata" // zones for hosts without any
 
+	"github.com/redis/go-redis/v9/logging"
+
 	"github.com/solotick/solotick/cmd/solotick/internal/cli"
 )
 
-func main() { os.Exit(cli.Run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+func main() {
+	logging.Disable() // what the Redis client prints comes back as an error too
+	os.Exit(cli.Run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}

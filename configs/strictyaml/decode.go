@@ -26,13 +26,15 @@ func (r Raw) IsZero() bool { return r.node == nil }
 
 // Decode decodes the part into the struct that into points to, as strictly as
 // the rest of the document. The error is Problems. A part that is missing leaves
-// into as it is.
+// into as it is. The document knows the places and the secrets of the part
+// afterwards, so that a check of what was decoded can be told like any other.
 func (r Raw) Decode(into any) error {
 	if r.node == nil {
 		return nil
 	}
-	d := &Document{o: r.doc.o, root: r.node, places: map[string]Position{}, hidden: slices.Clone(r.doc.hidden)}
+	d := &Document{o: r.doc.o, root: r.node, places: r.doc.places, hidden: slices.Clone(r.doc.hidden)}
 	d.value(r.node, reflect.ValueOf(into).Elem(), r.path)
+	r.doc.hidden = slices.Clone(d.hidden)
 	return d.Err()
 }
 
@@ -228,7 +230,7 @@ func Keys(t reflect.Type) []string {
 		}
 	}
 	slices.Sort(keys)
-	return keys
+	return slices.Compact(keys) // a field of its own may take the place of k_file
 }
 
 func (d *Document) structure(n *node, v reflect.Value, path string) {
@@ -294,7 +296,7 @@ func (d *Document) unknown(p pair, path string, known []string) {
 	case near != "":
 		remedy = "did you mean " + near + "?"
 	case len(known) > 12:
-		remedy = "remove it; configs/worker.yaml has every key"
+		remedy = "remove it; docs/configuration.md has every key"
 	}
 	d.problem(p.at, path, fmt.Sprintf("unknown key %q", shown), remedy)
 }

@@ -1,6 +1,7 @@
 package strictyaml
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -107,9 +108,13 @@ func (d *Document) Problem(path, message, remedy string) Problem {
 
 // AddError adds the errors that a configuration's Validate joined. Each reads
 // "package: field: problem" or "package: invalid field: problem", with the field's
-// path below prefix.
+// path below prefix. Problems are added as they are.
 func (d *Document) AddError(prefix string, err error) {
 	if err == nil {
+		return
+	}
+	if found, ok := errors.AsType[Problems](err); ok {
+		d.found = append(d.found, found...)
 		return
 	}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
@@ -122,11 +127,13 @@ func (d *Document) AddError(prefix string, err error) {
 	path := prefix
 	if pkg, rest, ok := strings.Cut(message, ": "); ok && !strings.Contains(pkg, " ") {
 		message = strings.TrimPrefix(rest, "invalid ")
-		if field, problem, ok := strings.Cut(message, ": "); ok && !strings.Contains(field, " ") {
-			message = problem
-			path = strings.TrimPrefix(field, prefix+".")
-			if prefix != "" {
-				path = prefix + "." + path
+		if field, problem, ok := strings.Cut(message, ": "); ok {
+			word, more, _ := strings.Cut(field, " ")
+			switch below := join(prefix, strings.TrimPrefix(word, prefix+".")); {
+			case more == "":
+				path, message = below, problem
+			case d.Has(below): // it says more about the field than its name
+				path = below
 			}
 		}
 	}

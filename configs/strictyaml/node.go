@@ -223,7 +223,9 @@ func (r *reader) read(n ast.Node, depth int) *node {
 	case *ast.SequenceNode:
 		list := &node{kind: isList, at: pos}
 		for _, v := range n.Values {
-			if item := r.read(v, depth+1); item != nil {
+			if text := glued(v); text != nil {
+				list.items = append(list.items, text)
+			} else if item := r.read(v, depth+1); item != nil {
 				list.items = append(list.items, item)
 			}
 		}
@@ -235,6 +237,22 @@ func (r *reader) read(n ast.Node, depth int) *node {
 	}
 	r.doc.problem(pos, "", "has a construct that is not understood here", "use mappings, lists and scalars")
 	return nil
+}
+
+// glued is the text of a list's item such as host:6379, which the parser takes for a
+// mapping where the list stands in braces; nil for any other item. A colon that no
+// space follows is part of a plain text (YAML 1.2.2, 7.3.3).
+func glued(item ast.Node) *node {
+	m, ok := item.(*ast.MappingNode)
+	if !ok || len(m.Values) != 1 || m.Values[0].Start == nil {
+		return nil
+	}
+	key, colon, value := m.Values[0].Key.GetToken(), m.Values[0].Start, m.Values[0].Value
+	scalar, ok := value.(ast.ScalarNode)
+	if !ok || key.Type != token.StringType || scalar.GetToken().Position.Line != colon.Position.Line || scalar.GetToken().Position.Column != colon.Position.Column+1 {
+		return nil
+	}
+	return &node{kind: isText, at: at(key), raw: key.Value + ":" + scalar.GetToken().Value}
 }
 
 func (r *reader) alias(n *ast.AliasNode, depth int) *node {

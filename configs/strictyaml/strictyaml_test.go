@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -302,4 +303,37 @@ func FuzzDecode(f *testing.F) {
 		var s server
 		_ = r.Part.Decode(&s)
 	})
+}
+
+func TestAddressesNeedNoQuotes(t *testing.T) {
+	for text, want := range map[string][]string{
+		"a: [127.0.0.1:6379, redis-2:6379]":                   {"127.0.0.1:6379", "redis-2:6379"},
+		"part: {a: [127.0.0.1:6379, b:1:2 , 'c:3', d], x: 1}": {"127.0.0.1:6379", "b:1:2", "c:3", "d"},
+		"part: {a: [https://h:1, e:007], x: 1}":               {"https://h:1", "e:007"},
+		"a:\n- localhost:6379":                                {"localhost:6379"},
+	} {
+		type part struct {
+			A []string `yaml:"a"`
+			X int      `yaml:"x"`
+		}
+		var into struct {
+			A    []string `yaml:"a"`
+			Part part     `yaml:"part"`
+		}
+		d := strictyaml.Parse([]byte(text), strictyaml.Options{})
+		d.Decode(&into)
+		if err := d.Err(); err != nil || !slices.Equal(append(into.A, into.Part.A...), want) {
+			t.Errorf("%s: %q, %v", text, append(into.A, into.Part.A...), err)
+		}
+	}
+	var into struct {
+		Part struct {
+			A []string `yaml:"a"`
+		} `yaml:"part"`
+	}
+	d := strictyaml.Parse([]byte("part: {a: [b: 1, 'c':2]}"), strictyaml.Options{})
+	d.Decode(&into)
+	if err := d.Err(); err == nil || !strings.Contains(err.Error(), "part.a[0]: is a mapping") || !strings.Contains(err.Error(), "part.a[1]: is a mapping") {
+		t.Errorf("mappings were taken for text: %v", err)
+	}
 }

@@ -147,7 +147,7 @@ func (c PluginConfig) open(ctx context.Context) (driver.Driver, error) {
 		MaxUnaryRetries: 3,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("etcdlock: open: %w", err)
+		return nil, c.unreachable(err)
 	}
 	d, err := NewDriver(client, WithPrefix(c.Prefix))
 	if err == nil {
@@ -156,7 +156,7 @@ func (c PluginConfig) open(ctx context.Context) (driver.Driver, error) {
 		// What a lock does first, at the place where it does it, so that a missing
 		// privilege shows.
 		if _, err = client.Get(ask, d.dir(""), clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil {
-			err = fmt.Errorf("etcdlock: open %s: %w", strings.Join(c.Endpoints, ", "), err)
+			err = c.unreachable(err)
 		}
 	}
 	if err != nil {
@@ -164,6 +164,15 @@ func (c PluginConfig) open(ctx context.Context) (driver.Driver, error) {
 		return nil, err
 	}
 	return &owned{d, client}, nil
+}
+
+// unreachable says what the cluster did not answer, or answered.
+func (c PluginConfig) unreachable(err error) error {
+	endpoints := strings.Join(c.Endpoints, ", ")
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("etcdlock: endpoints: no answer from %s within %v; check that etcd listens there: %w", endpoints, openTimeout, err)
+	}
+	return fmt.Errorf("etcdlock: open %s: %w", endpoints, err)
 }
 
 // owned is a driver that closes its client.

@@ -1,8 +1,9 @@
 package zklock
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"crypto/tls"
 	"fmt"
 	"time"
 
@@ -36,16 +37,21 @@ type PluginConfig struct {
 
 // Validate reports the first setting that cannot work.
 func (c PluginConfig) Validate() error {
-	if len(c.Servers) == 0 {
-		return errors.New("zklock: servers: there is none; name at least one host:port")
-	}
 	if c.SessionTimeout < 0 {
 		return fmt.Errorf("zklock: session_timeout: %v is negative; leave it out for the default", c.SessionTimeout)
 	}
 	if err := c.TLS.Check(); err != nil {
 		return fmt.Errorf("zklock: %w", err)
 	}
-	return nil
+	o := defaults()
+	WithPrefix(c.Prefix)(&o)
+	WithDigest(c.Username, c.Password)(&o)
+	o.session, o.plaintext = cmp.Or(c.SessionTimeout, o.session), c.AllowPlaintext
+	if c.TLS.On() {
+		o.tls = new(tls.Config) // the files are read when it is opened
+	}
+	_, err := o.check(c.Servers)
+	return err
 }
 
 func (c PluginConfig) options() ([]Option, error) {

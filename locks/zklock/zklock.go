@@ -41,6 +41,10 @@ type options struct {
 	log              *slog.Logger
 }
 
+func defaults() options {
+	return options{session: DefaultSessionTimeout, connect: DefaultConnectTimeout, prefix: DefaultPrefix, dial: new(net.Dialer).DialContext, log: slog.Default()}
+}
+
 // WithSessionTimeout sets the session timeout to ask the server for: the time after
 // which the locks of a dead process are free. A lease lives for two thirds of it.
 // Default for [New] one and a half times the TTL, else [DefaultSessionTimeout].
@@ -128,7 +132,7 @@ func sessionFor(ttl time.Duration) time.Duration {
 // NewDriver returns a driver with a session of its own on the servers. Close ends
 // the session, and with it every lock of the driver.
 func NewDriver(ctx context.Context, servers []string, opts ...Option) (*Driver, error) {
-	o := options{session: DefaultSessionTimeout, connect: DefaultConnectTimeout, prefix: DefaultPrefix, dial: new(net.Dialer).DialContext, log: slog.Default()}
+	o := defaults()
 	for _, opt := range opts {
 		opt(&o)
 	}

@@ -1,18 +1,29 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"slices"
 	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/solotick/solotick/configs"
+	"github.com/solotick/solotick/configs/transport"
 	"github.com/solotick/solotick/leader"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
+	"github.com/solotick/solotick/locks/etcdlock"
 	"github.com/solotick/solotick/locks/memlock"
+	"github.com/solotick/solotick/locks/redislock"
+	"github.com/solotick/solotick/locks/redlock"
 	"github.com/solotick/solotick/locks/sqllock"
+	"github.com/solotick/solotick/locks/sqllock/mysql"
+	"github.com/solotick/solotick/locks/sqllock/postgres"
+	"github.com/solotick/solotick/locks/zklock"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/store/gormstore/sqlitedb"
 )
@@ -20,21 +31,77 @@ import (
 const (
 	closeTimeout = 2 * time.Second
 	memoryDriver = "memory"
+	sqliteDriver = "sqlite"
+	defaultTTL   = 10 * time.Second // of locks.Config
 )
 
-// lockPlugins are the lock backends that this program is linked with, beside the
-// one that keeps its locks in the store's database.
+// backend is a lock backend that this program is linked with.
+type backend struct {
+	locks.Plugin
+	// check tells what is wrong with the backend's own part of a file. It connects to
+	// nothing.
+	check func(decode func(into any) error) error
+}
+
+// lockBackends are those that "locks.driver" can name, beside the one that keeps its
+// locks in the store's database.
+func lockBackends() []backend {
+	all := []backend{
+		{memlock.Plugin(nil), checkPart(noTLS[nothing])},
+		{sqllock.Plugin(sqliteDriver, openSQLite), checkPart(noTLS[sqllock.PluginConfig])},
+		{redislock.Plugin(), checkPart(func(c redislock.PluginConfig) transport.TLS { return c.TLS })},
+		{redlock.Plugin(), checkPart(func(c redlock.PluginConfig) transport.TLS { return c.TLS })},
+		{etcdlock.Plugin(), checkPart(func(c etcdlock.PluginConfig) transport.TLS { return c.TLS })},
+		{zklock.Plugin(), checkPart(func(c zklock.PluginConfig) transport.TLS { return c.TLS })},
+		{postgres.Plugin(), checkPart(noTLS[postgres.Config])}, // its Validate reads the files of TLS
+	}
+	for _, p := range mysql.Plugins() {
+		all = append(all, backend{p, checkPart(noTLS[mysql.Config])})
+	}
+	return all
+}
+
+// part is a backend's own part of a file.
+type part interface{ Validate() error }
+
+// nothing is the part of a backend that has no settings.
+type nothing struct{}
+
+func (nothing) Validate() error { return nil }
+
+func noTLS[P part](P) transport.TLS { return transport.TLS{} }
+
+// checkPart decodes a part and checks it, with the files of TLS.
+func checkPart[P part](tls func(P) transport.TLS) func(decode func(into any) error) error {
+	return func(decode func(into any) error) error {
+		var p P
+		if err := decode(&p); err != nil {
+			return err
+		}
+		if err := p.Validate(); err != nil {
+			return err
+		}
+		if _, err := tls(p).Config(""); err != nil {
+			return fmt.Errorf("transport: %w", err)
+		}
+		return nil
+	}
+}
+
+func openSQLite(_ context.Context, dsn string) (*gorm.DB, func() error, error) {
+	db, err := sqlitedb.Open(dsn, nil) //nolint:contextcheck // Open bounds itself
+	if err != nil {
+		return nil, nil, err
+	}
+	return db, func() error { return sqlitedb.Close(db) }, nil
+}
+
 func lockPlugins() (*locks.Registry, error) {
-	return locks.NewRegistry(
-		memlock.Plugin(nil),
-		sqllock.Plugin("sqlite", func(_ context.Context, dsn string) (*gorm.DB, func() error, error) {
-			db, err := sqlitedb.Open(dsn, nil) //nolint:contextcheck // Open bounds itself
-			if err != nil {
-				return nil, nil, err
-			}
-			return db, func() error { return sqlitedb.Close(db) }, nil
-		}),
-	)
+	var plugins []locks.Plugin
+	for _, b := range lockBackends() {
+		plugins = append(plugins, b.Plugin)
+	}
+	return locks.NewRegistry(plugins...)
 }
 
 func lockDrivers() []string {
@@ -45,17 +112,34 @@ func lockDrivers() []string {
 	return r.Names()
 }
 
-// openLocker opens the lock backend of the file.
+// checkLocks is what the loader asks about the chosen driver's part.
+func checkLocks(name string, decode func(into any) error) error {
+	for _, b := range lockBackends() {
+		if b.Name == name {
+			return b.check(decode)
+		}
+	}
+	return nil // the loader knows that there is none
+}
+
+// openLocker opens the lock backend of the file, for leases as the file wants them.
 func (s *site) openLocker(ctx context.Context) (*locks.Locker, error) {
+	return s.openLockerWith(ctx, s.loaded.Locks.Config)
+}
+
+func (s *site) openLockerWith(ctx context.Context, cfg locks.Config) (*locks.Locker, error) {
 	if s.locker != nil {
 		return s.locker, nil
 	}
-	backend, err := s.openLockDriver(ctx)
+	d, err := s.openLockDriver(ctx)
 	if err != nil {
 		return nil, err
 	}
-	locker, err := locks.New(backend, s.loaded.Locks.Config)
+	locker, err := locks.New(d, cfg)
 	if err != nil {
+		if c, ok := d.(io.Closer); ok {
+			_ = c.Close() // the error that matters is the first
+		}
 		return nil, usageError(err)
 	}
 	s.locker = locker
@@ -74,7 +158,11 @@ func (s *site) openLockDriver(ctx context.Context) (driver.Driver, error) {
 		if err != nil {
 			return nil, err
 		}
-		return r.Open(ctx, s.loaded.Locks.Driver, s.loaded.Locks.Decode)
+		d, err := r.Open(ctx, s.loaded.Locks.Driver, s.decodeLocks)
+		if errors.Is(err, locks.ErrInvalid) {
+			err = usageError(err)
+		}
+		return d, err
 	}
 	d, err := s.storeLocks(ctx)
 	if err != nil {
@@ -84,6 +172,17 @@ func (s *site) openLockDriver(ctx context.Context) (driver.Driver, error) {
 		return d, d.Migrate(ctx)
 	}
 	return d, nil
+}
+
+// decodeLocks decodes the chosen driver's own part. ZooKeeper ties the TTL of a lock
+// to its session, so a session that the file does not name is made for the TTL.
+func (s *site) decodeLocks(into any) error {
+	err := s.loaded.Locks.Decode(into)
+	if zk, ok := into.(*zklock.PluginConfig); ok && zk.SessionTimeout == 0 {
+		ttl := cmp.Or(s.loaded.Locks.TTL, defaultTTL)
+		zk.SessionTimeout = min(ttl, cmp.Or(s.ttl, ttl)) * 3 / 2
+	}
+	return err
 }
 
 // storeLocks is the driver that keeps its locks in the store's database.

@@ -13,6 +13,7 @@ func commands() []*cobra.Command {
 		newEnqueue(),
 		newJobs(),
 		newRuns(),
+		newLocks(),
 		newNext(),
 		newConfig(),
 		newMigrate(),

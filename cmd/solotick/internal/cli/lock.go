@@ -66,9 +66,10 @@ lost, 2 bad arguments or configuration, 1 the lock backend did not answer.`,
 			return err
 		}
 		defer site.close()
-		if site.loaded.Locks.Driver == memoryDriver {
-			return usagef("locks.driver memory of %s excludes nobody outside of one process: name another driver", site.file)
+		if err := site.wantShared(); err != nil {
+			return err
 		}
+		site.ttl = ttl
 		locker, err := site.openLocker(ctx)
 		if err != nil {
 			return err

@@ -17,6 +17,7 @@ import (
 	"github.com/solotick/solotick/configs"
 	"github.com/solotick/solotick/configs/strictyaml"
 	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/sqllock"
 	"github.com/solotick/solotick/scheduler/cronspec"
 	"github.com/solotick/solotick/store"
 	"github.com/solotick/solotick/store/gormstore"
@@ -38,6 +39,7 @@ type site struct {
 	db     *gorm.DB
 	store  *gormstore.Store
 	locker *locks.Locker
+	ttl    time.Duration  // of the one lease that is to be taken; 0 for that of the file
 	closed []func() error // what to close, in the order of opening
 }
 
@@ -80,8 +82,13 @@ func openSite(cmd *cobra.Command, file string) (*site, error) {
 	return s, nil
 }
 
+// known is what this program can open.
+func known() configs.Options {
+	return configs.Options{StoreDrivers: []string{storeDriver}, LockDrivers: lockDrivers(), CheckLocks: checkLocks}
+}
+
 func load(file string) (*configs.Loaded, error) {
-	o := configs.Options{StoreDrivers: []string{storeDriver}, LockDrivers: lockDrivers()}
+	o := known()
 	if file == "" {
 		return configs.Parse("built-in", []byte(builtIn), o)
 	}
@@ -121,7 +128,7 @@ func processLabel() string {
 	return fmt.Sprintf("%s:%d", host, os.Getpid())
 }
 
-const storeDriver = "sqlite"
+const storeDriver = sqliteDriver
 
 // openDB opens the database, creating its file.
 func (s *site) openDB(ctx context.Context) (*gorm.DB, error) {
@@ -143,11 +150,31 @@ func (s *site) openDB(ctx context.Context) (*gorm.DB, error) {
 // mustExist refuses to look into a database that nobody has made: opening it would
 // make it.
 func (s *site) mustExist() error {
-	path := s.loaded.Store.DSN.Reveal()
+	return exists(s.loaded.Store.DSN.Reveal(), "there is no database yet: a worker makes it, or 'solotick migrate up'")
+}
+
+// exists answers with what is missing where there is no such file. Any other trouble
+// is told when it is opened.
+func exists(path, missing string) error {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: there is no database yet: a worker makes it, or 'solotick migrate up'", path)
+		return fmt.Errorf("%s: %s", path, missing)
 	}
-	return nil // any other trouble is told when it is opened
+	return nil
+}
+
+// locksMustExist is mustExist for the database of the locks.
+func (s *site) locksMustExist() error {
+	switch s.loaded.Locks.Driver {
+	case configs.LocksInStore:
+		return s.mustExist()
+	case sqliteDriver:
+		var own sqllock.PluginConfig
+		if err := s.loaded.Locks.Decode(&own); err != nil {
+			return usageError(err)
+		}
+		return exists(own.DSN, "there is no database yet: the first lock makes it")
+	}
+	return nil
 }
 
 // gormStore is the store without a look at its tables.

@@ -1,0 +1,211 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/solotick/solotick/internal/testenv"
+)
+
+func runTests(m *testing.M) int { return testenv.Main(m).Run() }
+
+// lockServers are the backends on servers: the part of the file for each, which may
+// name $DSN.
+var lockServers = []struct {
+	name string
+	open func(t *testing.T) (part, dsn string)
+}{
+	{"redis", func(t *testing.T) (string, string) {
+		s := testenv.SharedRedis(t)
+		return fmt.Sprintf("driver: redis\n  redis: {addrs: [%q], db: %d}", s.Addr, s.DB), ""
+	}},
+	{"redis-fair", func(t *testing.T) (string, string) {
+		s := testenv.SharedRedis(t)
+		return fmt.Sprintf("driver: redis\n  redis: {addrs: [%q], db: %d, fair: true, prefix: %q}", s.Addr, s.DB, s.Name+":"), ""
+	}},
+	{"redlock", func(t *testing.T) (string, string) {
+		var addrs []string
+		for _, s := range testenv.Redises(t, 3) {
+			addrs = append(addrs, strconv.Quote(s.Addr()))
+		}
+		// The nodes have just started, so they grant nothing for as long as max_ttl.
+		return fmt.Sprintf("driver: redlock\n  redlock: {addrs: [%s], max_ttl: 3s}", strings.Join(addrs, ", ")), ""
+	}},
+	{"etcd", func(t *testing.T) (string, string) {
+		s := testenv.SharedEtcd(t)
+		return fmt.Sprintf("driver: etcd\n  etcd: {endpoints: [%q], prefix: %s}", s.Addr, s.Name), ""
+	}},
+	{"zookeeper", func(t *testing.T) (string, string) {
+		s := testenv.SharedZooKeeper(t)
+		return fmt.Sprintf("driver: zookeeper\n  zookeeper: {servers: [%q], prefix: /%s}", s.Addr, s.Name), ""
+	}},
+	{"postgres", func(t *testing.T) (string, string) {
+		return "driver: postgres\n  postgres: {dsn: $DSN}", testenv.SharedPostgres(t).DSN()
+	}},
+	{"postgres-advisory", func(t *testing.T) (string, string) {
+		return "driver: postgres\n  postgres: {dsn: $DSN, mode: advisory}", testenv.SharedPostgres(t).DSN()
+	}},
+	{"mariadb", func(t *testing.T) (string, string) {
+		return "driver: mariadb\n  mariadb: {dsn: $DSN}", testenv.SharedMySQL(t).DSN()
+	}},
+}
+
+// TestLocksOnServers goes through the life of a lock with real processes, on each
+// backend: excluded, listed, waited for, taken away.
+func TestLocksOnServers(t *testing.T) {
+	for _, server := range lockServers {
+		t.Run(server.name, func(t *testing.T) {
+			t.Parallel()
+			part, dsn := server.open(t)
+			dir := t.TempDir()
+			config := writeFile(t, dir, "solotick.yaml", "namespace: shop\nlocks:\n  ttl: 3s\n  "+strings.Replace(part, "$DSN", `"${DSN}"`, 1)+"\n")
+			solotick := func(args ...string) *process { return startWith(t, dir, []string{"DSN=" + dsn}, args...) }
+			ended := func(want int, args ...string) *process {
+				t.Helper()
+				p := solotick(args...)
+				if code := p.wait(); code != want {
+					t.Fatalf("%v: exit code %d, want %d", args, code, want)
+				}
+				return p
+			}
+			ended(0, "config", "check", config)
+			for range waiting(t) { // nodes of redlock that have just started grant nothing
+				if p := solotick("lock", "warm-up", "-c", config, "--", "true"); p.wait() == 0 {
+					break
+				}
+			}
+
+			holder := solotick("lock", "backup", "-c", config, "--wait", "25s", "--", "sh", "-c", "echo fence $SOLOTICK_FENCE; echo pid $$; exec sleep 600")
+			pid, fence := pidOf(t, holder), fenceOf(t, holder)
+			busy := ended(75, "lock", "backup", "-c", config, "--", "true")
+			busy.stderr.await(t, fmt.Sprintf(":%d\"", holder.cmd.Process.Pid))
+			ended(0, "lock", "other", "-c", config, "--ttl", "2s", "--", "true")
+
+			var held []struct {
+				Key, Holder, Since string
+				Fence              int64
+			}
+			if err := json.Unmarshal([]byte(ended(0, "locks", "list", "-c", config, "-o", "json").stdout.all()), &held); err != nil {
+				t.Fatal(err)
+			}
+			if len(held) != 1 || held[0].Key != "lock:shop:command:backup" || held[0].Fence != fence || !strings.HasSuffix(held[0].Holder, fmt.Sprintf(":%d", holder.cmd.Process.Pid)) {
+				t.Fatalf("listed: %+v; the holder is process %d, fence %d", held, holder.cmd.Process.Pid, fence)
+			}
+
+			waiter := solotick("lock", "backup", "-c", config, "--wait", "25s", "--", "sh", "-c", "echo fence $SOLOTICK_FENCE")
+			ended(2, "locks", "release", "backup", "-c", config).stderr.await(t, "no terminal")
+			ended(0, "locks", "release", "backup", "-c", config, "--yes").stdout.await(t, "is released")
+			if code := holder.wait(); code != 76 {
+				t.Errorf("the holder that was thrown out: exit code %d", code)
+			}
+			gone(t, pid)
+			if code := waiter.wait(); code != 0 {
+				t.Errorf("the next holder: exit code %d", code)
+			}
+			if next := fenceOf(t, waiter); next <= fence {
+				t.Errorf("fence %d after %d", next, fence)
+			}
+			if out := ended(0, "locks", "list", "-c", config).stdout.all(); strings.Contains(out, "lock:") {
+				t.Errorf("still listed:\n%s", out)
+			}
+			ended(0, "locks", "release", "backup", "-c", config, "--yes").stdout.await(t, "is free")
+		})
+	}
+}
+
+func fenceOf(t *testing.T, p *process) int64 {
+	t.Helper()
+	fence, err := strconv.ParseInt(strings.TrimPrefix(p.stdout.await(t, "fence "), "fence "), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fence
+}
+
+// TestLockServerAway: nobody listens, or somebody listens and says nothing. The
+// answer comes, names no password, and is not "held".
+func TestLockServerAway(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() }) // connections wait in its queue for ever
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, part := range map[string]string{
+		"redis":     "redis: {addrs: [ADDR], password: canary4711}",
+		"redlock":   "redlock: {addrs: [ADDR, 'localhost:1', '127.0.0.2:1'], password: canary4711}",
+		"etcd":      "etcd: {endpoints: [ADDR], username: u, password: canary4711}",
+		"zookeeper": "zookeeper: {servers: [ADDR], username: u, password: canary4711}",
+		"postgres":  "postgres: {dsn: 'postgres://u:canary4711@ADDR/d?sslmode=disable'}",
+		"mysql":     "mysql: {dsn: 'u:canary4711@tcp(ADDR)/d'}",
+		"mariadb":   "mariadb: {dsn: 'u@tcp(ADDR)/d', password: canary4711}",
+	} {
+		for how, addr := range map[string]string{"refused": closed.Addr().String(), "silent": silent.Addr().String()} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				t.Parallel()
+				dir := t.TempDir()
+				config := writeFile(t, dir, "solotick.yaml", "namespace: shop\nlocks:\n  driver: "+name+"\n  "+strings.ReplaceAll(part, "ADDR", addr)+"\n")
+				began := time.Now()
+				p := start(t, dir, "lock", "k", "-c", config, "--", "echo", "it ran")
+				if code := p.wait(); code != 1 {
+					t.Errorf("exit code %d", code)
+				}
+				said := p.stderr.all()
+				t.Logf("after %v: %s", time.Since(began).Round(100*time.Millisecond), said)
+				if strings.Contains(said, "canary4711") || strings.Contains(said, "is held") || !strings.HasPrefix(said, "solotick: ") {
+					t.Error("it said", said)
+				}
+				if p.stdout.all() != "" {
+					t.Error("the command ran")
+				}
+			})
+		}
+	}
+}
+
+// TestWorkerOnALockServer: a worker takes its gate from the server of the file, and
+// its term is listed.
+func TestWorkerOnALockServer(t *testing.T) {
+	t.Parallel()
+	s := testenv.SharedRedis(t)
+	dir := t.TempDir()
+	config := writeFile(t, dir, "solotick.yaml", fmt.Sprintf(`namespace: shop
+locks:
+  driver: redis
+  redis: {addrs: [%q], db: %d, prefix: %q}
+scheduler: {gate: leader}
+jobs:
+  - {name: tick, cron: "@every 1s", exec: [touch, %q]}
+`, s.Addr, s.DB, s.Name+":", filepath.Join(dir, "ran")))
+	worker := start(t, dir, "run", "-c", config)
+	for range waiting(t) {
+		if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
+			break
+		}
+	}
+	list := start(t, dir, "locks", "list", "-c", config)
+	if code := list.wait(); code != 0 {
+		t.Errorf("locks list: exit code %d", code)
+	}
+	list.stdout.await(t, "lock:shop:leader")
+	worker.signal(syscall.SIGTERM)
+	if code := worker.wait(); code != 0 {
+		t.Errorf("the worker: exit code %d", code)
+	}
+}
