@@ -93,6 +93,7 @@ func TestDocumentedFilesAreGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	drivers := map[string]bool{}
 	for _, name := range append(names, filepath.Join(root, "README.md")) {
 		text, err := os.ReadFile(name)
 		if err != nil {
@@ -102,9 +103,17 @@ func TestDocumentedFilesAreGood(t *testing.T) {
 			o := known()
 			o.Env = func(string) (string, bool) { return "set", true }
 			o.ReadFile = func(string) ([]byte, error) { return []byte("postgres://u@localhost/d"), nil }
-			if _, err := configs.Parse(filepath.Base(name), []byte(m[1]), o); err != nil {
+			l, err := configs.Parse(filepath.Base(name), []byte(m[1]), o)
+			if err != nil {
 				t.Errorf("%v, in\n%s", err, m[1])
+				continue
 			}
+			drivers[l.Locks.Driver] = true
+		}
+	}
+	for _, want := range append(lockDrivers(), configs.LocksInStore) {
+		if !drivers[want] && want != memoryDriver {
+			t.Errorf("no document shows a file with locks.driver %s", want)
 		}
 	}
 }

@@ -53,7 +53,9 @@ arguments or configuration.`,
 		if len(site.loaded.Jobs) == 0 {
 			return usagef("%s has no jobs: there is nothing to run", file)
 		}
-		w := &worker{site: site, log: newLogger(cmd.ErrOrStderr(), site.loaded.Log)}
+		log := newLogger(cmd.ErrOrStderr(), site.loaded.Log)
+		slog.SetDefault(log) // backends log there
+		w := &worker{site: site, log: log}
 		return w.run(ctx)
 	}
 	return cmd
