@@ -40,9 +40,9 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 }
 
 // AcquireQueued implements [driver.Queuer]: the line is ZooKeeper's, first come
-// first served. It watches the one ahead and nothing else; where that one held the
-// key, its going is the grant, without another request. A session that has had no
-// answer for a TTL ends the wait.
+// first served. It watches no more than two of those ahead; when the last of them
+// goes, that is the grant, without another request. A session that has had no answer
+// for a TTL ends the wait.
 func (d *Driver) AcquireQueued(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	return d.acquire(ctx, r, true)
 }
@@ -336,16 +336,16 @@ func (a *attempt) advance(h *hold, sent leaseclock.Instant) (driver.Grant, error
 			}
 			return driver.Grant{}, err
 		}
-		ahead, n, present := predecessor(line, me)
+		at := standingOf(line, me)
 		switch {
-		case !present:
+		case !at.present:
 			return driver.Grant{}, errGone
-		case n == 0 || mutation.On("lock-exclusion"):
+		case at.ahead == 0 || mutation.On("lock-exclusion"):
 			return a.granted(h, sent), nil
 		case !a.queued:
 			return driver.Grant{}, a.held(line)
 		}
-		from, granted, err := a.wait(h, ahead, n == 1)
+		from, granted, err := a.wait(h, at)
 		if err != nil {
 			if a.transient(err, try) {
 				continue

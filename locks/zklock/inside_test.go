@@ -74,12 +74,12 @@ func TestOrder(t *testing.T) {
 			t.Errorf("from %d: the head is %+v", start, first)
 		}
 		for i, me := range line {
-			ahead, n, present := predecessor(shuffled, me)
-			if !present || n != i || i > 0 && ahead.name != names[i-1] {
-				t.Errorf("from %d: ahead of %d are %d, the last is %+v", start, i, n, ahead)
+			at := standingOf(shuffled, me)
+			if !at.present || at.ahead != i || i > 0 && at.next.name != names[i-1] || i > 1 && at.second.name != names[i-2] {
+				t.Errorf("from %d: ahead of %d: %+v", start, i, at)
 			}
 		}
-		if _, _, present := predecessor(shuffled[1:], shuffled[0]); present {
+		if standingOf(shuffled[1:], shuffled[0]).present {
 			t.Error("present in a line that it is not in")
 		}
 	}

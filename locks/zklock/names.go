@@ -101,21 +101,33 @@ func head(line []member) (member, bool) {
 	return first, true
 }
 
-// predecessor is the last one ahead of me, how many are ahead, and whether me is
-// in the line at all.
-func predecessor(line []member, me member) (last member, ahead int, present bool) {
+// standing is where one is in the line.
+type standing struct {
+	present bool // in the line at all
+	ahead   int  // how many are ahead
+	next    member
+	second  member // the one before next
+}
+
+func standingOf(line []member, me member) standing {
+	var s standing
 	for _, m := range line {
 		switch {
 		case m.name == me.name:
-			present = true
-		case m.before(me):
-			if ahead == 0 || last.before(m) {
-				last = m
-			}
-			ahead++
+			s.present = true
+			continue
+		case !m.before(me):
+			continue
+		case s.ahead == 0:
+			s.next = m
+		case s.next.before(m):
+			s.next, s.second = m, s.next
+		case s.ahead == 1 || s.second.before(m):
+			s.second = m
 		}
+		s.ahead++
 	}
-	return last, ahead, present
+	return s
 }
 
 // ofToken are the children of one caller.

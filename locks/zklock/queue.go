@@ -22,46 +22,49 @@ func (a *attempt) transient(err error, try int) bool {
 	return backoff.Wait(a.ctx, backoff.Policy{Base: 10 * time.Millisecond, Max: a.d.pulse()}.Delay(try)) == nil
 }
 
-// wait returns when something has changed. Where the one ahead was the first, its
-// deletion is the grant: nobody can have come in between. From is then a moment
-// before which the leader knew of this session.
-func (a *attempt) wait(h *hold, ahead member, first bool) (from leaseclock.Instant, granted bool, err error) {
+// wait returns when something has changed. Up to two ahead are all watched, and when
+// both have gone that is the grant: nobody can have come in between, and the end of
+// the own node would have been told before, as ZooKeeper tells what it is asked to
+// watch in the order in which it happened. From is then a moment before which the
+// leader knew of this session. In a longer line the last but one is watched: when it
+// goes, and mostly with it all before it, there is the hold of the last one to look at
+// the line again.
+func (a *attempt) wait(h *hold, at standing) (from leaseclock.Instant, granted bool, err error) {
 	d := a.d
-	path := a.dir + "/" + ahead.name
-	watch := d.subscribe(path)
-	defer d.unsubscribe(path, watch)
+	left := map[string]bool{a.path(at.next): true}
+	switch {
+	case at.ahead == 2:
+		left[a.path(at.second)] = true
+	case at.ahead > 2:
+		left = map[string]bool{a.path(at.second): true}
+	}
+	told := make(chan passed, 2*len(left))
+	for path := range left {
+		d.subscribe(path, told)
+		defer d.unsubscribe(path, told)
+	}
 	d.mu.Lock()
 	lost, changed, epoch := h.lostOf(), d.changed, d.epoch
 	d.mu.Unlock()
-	switch exists, err := a.watch(path); {
-	case err != nil:
-		return from, false, err
-	case !exists:
-		return leaseclock.Now(), false, nil
+	for path := range left {
+		from = leaseclock.Now()
+		exists, err := a.watch(path)
+		if err != nil {
+			return from, false, err
+		}
+		if !exists {
+			delete(left, path)
+		}
 	}
 	pulse := time.NewTicker(d.pulse())
 	defer pulse.Stop()
-	for {
+	for len(left) > 0 {
 		select {
-		case p := <-watch:
-			if !p.deleted || !first || p.epoch != epoch {
-				return p.contact, false, nil
+		case p := <-told:
+			if from = p.contact; !p.deleted || p.epoch != epoch {
+				return from, false, nil
 			}
-			if p.contact.Elapsed() <= h.ttl/4 {
-				return p.contact, true, nil
-			}
-			// True, but of little use for so short a rest.
-			sent := leaseclock.Now()
-			ctx, cancel := a.step()
-			err := d.sync(ctx, d.prefix)
-			cancel()
-			if err != nil {
-				return sent, false, err
-			}
-			d.mu.Lock()
-			ok := !h.gone && h.watched
-			d.mu.Unlock()
-			return sent, ok, nil
+			delete(left, p.path)
 		case <-lost:
 			return from, false, errGone
 		case <-changed:
@@ -80,7 +83,30 @@ func (a *attempt) wait(h *hold, ahead member, first bool) (from leaseclock.Insta
 			return from, false, fmt.Errorf("zklock: acquire: %w", context.Cause(a.ctx))
 		}
 	}
+	if at.ahead > 2 {
+		return from, false, nil
+	}
+	return a.first(h, from)
 }
+
+// first makes sure that a grant which follows from what was told is worth something:
+// after a long silence it would be true, but of little use for so short a rest.
+func (a *attempt) first(h *hold, told leaseclock.Instant) (from leaseclock.Instant, granted bool, err error) {
+	d := a.d
+	if told.Elapsed() > h.ttl/4 {
+		told = leaseclock.Now()
+		ctx, cancel := a.step()
+		defer cancel()
+		if err := d.sync(ctx, d.prefix); err != nil {
+			return told, false, err
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return told, !h.gone && h.watched, nil
+}
+
+func (a *attempt) path(m member) string { return a.dir + "/" + m.name }
 
 // step bounds one step of a wait, whose caller may have days: a silent server must
 // show. An acquire that does not wait has its caller's patience.

@@ -197,6 +197,7 @@ func (d *Driver) shorten(ttl time.Duration) {
 
 // passed is what a watch tells.
 type passed struct {
+	path    string
 	deleted bool
 	epoch   uint64
 	contact leaseclock.Instant // as it was then
@@ -215,18 +216,16 @@ func (d *Driver) nodeEvent(path string, deleted bool) {
 	}
 	for _, c := range d.subs[path] {
 		select {
-		case c <- passed{deleted, d.epoch, contact}:
+		case c <- passed{path, deleted, d.epoch, contact}:
 		default:
 		}
 	}
 }
 
-func (d *Driver) subscribe(path string) chan passed {
-	c := make(chan passed, 1)
+func (d *Driver) subscribe(path string, c chan passed) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.subs[path] = append(d.subs[path], c)
-	d.mu.Unlock()
-	return c
 }
 
 func (d *Driver) unsubscribe(path string, c chan passed) {
