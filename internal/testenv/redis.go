@@ -48,6 +48,21 @@ func Redis(tb testing.TB, args ...string) *Server {
 	return create(tb, redisRecipe(args...))
 }
 
+// RedisTLS is Redis that listens for TLS too, at the address returned. The files, in
+// PEM, are its certificate and key, and the authority of the clients whose
+// certificates it takes: it demands one.
+func RedisTLS(tb testing.TB, cert, key, ca string) (s *Server, addr string) {
+	tb.Helper()
+	r := redisRecipe()
+	r.ports = 2 // in plain text, for the look whether it answers; and TLS
+	r.prepare = func(s *Server) ([]string, error) {
+		return redisArgs(s, "--tls-port", strconv.Itoa(s.ports[1]),
+			"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca), nil
+	}
+	s = create(tb, r)
+	return s, address(s.ports[1])
+}
+
 // Redises starts n Redis servers that know nothing of each other.
 func Redises(tb testing.TB, n int, args ...string) []*Server {
 	tb.Helper()

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -282,6 +283,10 @@ var refusals = []string{
 func refused(err error) bool {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) {
+		return true
+	}
+	var certificate *tls.CertificateVerificationError
+	if errors.As(err, &certificate) {
 		return true
 	}
 	text := err.Error()

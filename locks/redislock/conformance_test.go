@@ -15,7 +15,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes half a minute")
+		t.Skip("takes some seconds")
 	}
 	s := testenv.SharedRedis(t)
 	lockstest.Run(t, harness(t, s.Addr, s.DB))
@@ -23,7 +23,7 @@ func TestConformance(t *testing.T) {
 
 func TestConformanceFair(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes half a minute")
+		t.Skip("takes some seconds")
 	}
 	s := testenv.SharedRedis(t)
 	lockstest.Run(t, harness(t, s.Addr, s.DB, redislock.Fair()))
@@ -32,47 +32,89 @@ func TestConformanceFair(t *testing.T) {
 // With its data on disk, Redis keeps grants and fences over a restart.
 func TestConformanceOverRestarts(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes half a minute")
+		t.Skip("takes some seconds")
 	}
 	server := testenv.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
 	h := harness(t, server.Addr(), 0)
 	h.Restart = func(testing.TB) { server.Kill(); server.Restart() }
 	h.TTL = time.Second // every request is written to the disk
-	h.Proxied = nil     // shown without restarts
+	h.Short, h.Proxied = true, nil
+	lockstest.Run(t, h)
+}
+
+func TestConformanceBehindSentinel(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	set := testenv.StartRedisSentinel(t)
+	h := harness(t, set.Master.Addr(), 0)
+	h.Short, h.Proxied = true, nil
+	h.New = func(tb testing.TB) driver.Driver {
+		return open(tb, redis.NewFailoverClient(&redis.FailoverOptions{
+			MasterName: set.Name, SentinelAddrs: set.Addrs(), MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
+		}))
+	}
 	lockstest.Run(t, h)
 }
 
 func TestConformanceOnACluster(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes half a minute")
+		t.Skip("takes some seconds")
 	}
-	var addrs []string
-	for _, s := range testenv.RedisCluster(t) {
-		addrs = append(addrs, s.Addr())
-	}
-	// The client has learned the slots and dialled before the case counts.
-	cluster := func() *redis.ClusterClient {
-		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, DialerRetries: 1, ContextTimeoutEnabled: true})
-		if err := c.ForEachMaster(context.Background(), func(ctx context.Context, n *redis.Client) error { return n.Ping(ctx).Err() }); err != nil {
-			t.Error(err)
+	c := startCluster(t)
+	lockstest.Run(t, lockstest.Harness{
+		TTL: time.Second, Short: true,
+		New: func(tb testing.TB) driver.Driver { return open(tb, c.client(tb), redislock.Fair()) },
+		Delete: func(tb testing.TB, key string) {
+			tb.Helper()
+			k := redislock.RedisKey(redislock.DefaultPrefix, key)
+			if err := c.admin.Del(context.Background(), k, k+":f").Err(); err != nil {
+				tb.Fatal(err)
+			}
+		},
+	})
+	// All keys of a lock are in one slot, whatever its name.
+	slot := func(key string) int64 {
+		n, err := c.admin.ClusterKeySlot(t.Context(), key).Result()
+		if err != nil {
+			t.Fatal(err)
 		}
-		return c
+		return n
 	}
-	admin := cluster()
-	t.Cleanup(func() { _ = admin.Close() })
-	for name, opts := range map[string][]redislock.Option{"plain": nil, "fair": {redislock.Fair()}} {
-		t.Run(name, func(t *testing.T) {
-			lockstest.Run(t, lockstest.Harness{
-				TTL: time.Second,
-				New: func(tb testing.TB) driver.Driver { return open(tb, cluster(), opts...) },
-				Delete: func(tb testing.TB, key string) {
-					tb.Helper()
-					k := redislock.RedisKey(redislock.DefaultPrefix, key)
-					if err := admin.Del(context.Background(), k, k+":f").Err(); err != nil {
-						tb.Fatal(err)
-					}
-				},
-			})
-		})
+	for _, name := range []string{"lock:shop:cron:report", "{a}b", "a}b{c", "{}", "}{", "a b"} {
+		k := redislock.RedisKey(redislock.DefaultPrefix, name)
+		for _, other := range []string{":f", ":q", ":h"} {
+			if slot(k) != slot(k+other) {
+				t.Errorf("%q and its %s are in different slots", k, other)
+			}
+		}
 	}
+}
+
+type cluster struct {
+	addrs []string
+	admin *redis.ClusterClient
+}
+
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{}
+	for _, s := range testenv.RedisCluster(t) {
+		c.addrs = append(c.addrs, s.Addr())
+	}
+	c.admin = c.client(t)
+	t.Cleanup(func() { _ = c.admin.Close() })
+	return c
+}
+
+// client has learned the slots and dialled before a case counts on it.
+func (c *cluster) client(tb testing.TB) *redis.ClusterClient {
+	tb.Helper()
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: c.addrs, MaxRedirects: 2, DialerRetries: 1, ContextTimeoutEnabled: true, MaintNotificationsConfig: unannounced,
+	})
+	if err := rdb.ForEachMaster(context.Background(), func(ctx context.Context, n *redis.Client) error { return n.Ping(ctx).Err() }); err != nil {
+		tb.Error(err)
+	}
+	return rdb
 }

@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -156,6 +157,10 @@ func (w *waiting) look(ctx context.Context) (g driver.Grant, pause time.Duration
 	n, _ := a[4].(int64)
 	every := min(max(time.Duration(n)*time.Second/looksPerSecond, looksMost), looksLeast)
 	pause = backoff.Jitter(every, 0.1)
+	if w.looks == 1 {
+		// Waiters that came at the same time must not look at the same time.
+		pause = looksMost + rand.N(every-looksMost+time.Second)
+	}
 	if place, ok := a[3].(int64); ok && place == 0 {
 		pause = min(pause, untilOver(time.Duration(left)*time.Millisecond, r.TTL))
 	}

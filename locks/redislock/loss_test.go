@@ -40,19 +40,113 @@ func try(tb testing.TB, l *locks.Locker, key string) *locks.Lease {
 	return lease
 }
 
+// A holder that is cut off from the server is told before anybody else can hold the
+// key, whatever happens to its connection.
+func TestLossByTimeIsToldFirst(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	for name, cut := range map[string]func(*faultproxy.Proxy){
+		"black hole":           func(p *faultproxy.Proxy) { p.BlackHole(faultproxy.Both) },
+		"requests are lost":    func(p *faultproxy.Proxy) { p.BlackHole(faultproxy.ToServer) },
+		"answers are lost":     func(p *faultproxy.Proxy) { p.BlackHole(faultproxy.ToClient) },
+		"delay beyond the TTL": func(p *faultproxy.Proxy) { p.Delay(faultproxy.Both, time.Minute) },
+		"reset and refused":    func(p *faultproxy.Proxy) { p.Refuse() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := faultproxy.Start(t, s.Addr)
+			d := process(t, p.Addr(), s.DB)
+			// A margin for a test machine that is busy with other things.
+			cfg := locks.Config{TTL: time.Second, Margin: time.Second / 5, RenewInterval: time.Second / 4}
+			lease := try(t, lend(t, d, cfg), name)
+			told := toldAt(lease)
+			cut(p)
+			got := takeOver(t, process(t, s.Addr, s.DB), lease)
+			if err := lease.Err(); !errors.Is(err, locks.ErrLost) || lease.Valid() {
+				t.Fatalf("two holders: %v", err)
+			}
+			margin := got.Sub(<-told)
+			t.Logf("told %v before the next holder", margin.Round(time.Millisecond))
+			if margin <= 0 {
+				t.Errorf("told %v after the next holder had the key", -margin)
+			}
+		})
+	}
+}
+
+// A connection that is reset costs nothing: the next renewal makes another.
+func TestResetConnectionsAreReplaced(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	p := faultproxy.Start(t, s.Addr)
+	d := process(t, p.Addr(), s.DB)
+	warm(t, d)
+	lease := try(t, lend(t, d, locks.Config{TTL: time.Second, RenewInterval: time.Second / 4}), "k")
+	for range 6 {
+		p.Reset()
+		<-time.After(250 * time.Millisecond) // real time: the lease is renewed beyond its TTL
+	}
+	if err := lease.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// lend is a locker on a driver that somebody else closes.
+func lend(tb testing.TB, d closing, cfg locks.Config) *locks.Locker {
+	tb.Helper()
+	return locker(tb, lent{d.Driver}, cfg)
+}
+
+type lent struct{ *redislock.Driver }
+
+func (lent) Close() error { return nil }
+
+// toldAt sends when the holder was told that its lease is over.
+func toldAt(lease *locks.Lease) <-chan time.Time {
+	at := make(chan time.Time, 1)
+	go func() {
+		<-lease.Done()
+		at <- time.Now()
+	}()
+	return at
+}
+
+// takeOver asks for the key of a lease until it is granted, and returns when.
+func takeOver(tb testing.TB, d driver.Driver, lease *locks.Lease) time.Time {
+	tb.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); <-time.After(time.Millisecond) {
+		g, err := d.Acquire(tb.Context(), request(lease.Key()))
+		if err == nil {
+			if g.Fence <= lease.Fence() {
+				tb.Errorf("fence %d after %d", g.Fence, lease.Fence())
+			}
+			return time.Now()
+		}
+		if !isHeld(err) {
+			tb.Fatal(err)
+		}
+	}
+	tb.Fatal("nobody else got the key")
+	return time.Time{}
+}
+
 // Data that the server loses is told with the next renewal, and the fence goes on.
 func TestLostDataIsTold(t *testing.T) {
+	t.Parallel()
 	server := testenv.Redis(t)
 	admin := console(t, server.Addr(), 0)
+	operator := process(t, server.Addr(), 0)
 	k := redislock.RedisKey(redislock.DefaultPrefix, "k")
 	for name, lose := range map[string]func() error{
 		"flushall":    func() error { return admin.FlushAll(t.Context()).Err() },
 		"deleted key": func() error { return admin.Del(t.Context(), k).Err() },
 		"both keys":   func() error { return admin.Del(t.Context(), k, k+":f").Err() },
 		"kill -9":     func() error { server.Kill(); server.Restart(); return nil },
+		"force release": func() error {
+			_, err := operator.ForceRelease(t.Context(), "k")
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := locks.Config{TTL: 3 * time.Second}
+			cfg := locks.Config{TTL: 2 * time.Second, RenewInterval: time.Second / 2}
 			a := locker(t, open(t, client(server.Addr(), 0)), cfg)
 			b := locker(t, open(t, client(server.Addr(), 0)), cfg)
 			lease := try(t, a, "k")
@@ -168,35 +262,65 @@ func TestReplicas(t *testing.T) {
 	released(t, few, h, driver.ReleasedOK)
 }
 
-// A failover keeps what was replicated, and the fence goes on.
+// A failover keeps what was replicated. A grant that was not is told with the first
+// renewal on the new master, and the fence goes on in both cases.
 func TestFailover(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}
+	t.Parallel()
 	set := testenv.StartRedisSentinel(t)
 	failover := func() *redis.Client {
 		return redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: set.Name, SentinelAddrs: set.Addrs(), MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
 		})
 	}
-	l := locker(t, open(t, failover(), redislock.WithReplicas(1, time.Second)), locks.Config{TTL: 30 * time.Second, RenewInterval: time.Second})
-	lease := try(t, l, "k")
-	until := lease.ValidUntil()
+	cfg := locks.Config{TTL: 30 * time.Second, RenewInterval: time.Second}
+	l := locker(t, open(t, failover(), redislock.WithReplicas(1, time.Second)), cfg)
+	kept, lost := try(t, l, "kept"), try(t, l, "lost")
+	until := kept.ValidUntil()
+	replica := console(t, set.Replica.Addr(), 0)
+	if err := replica.ConfigSet(t.Context(), "replica-read-only", "no").Err(); err != nil {
+		t.Fatal(err)
+	}
+	k := redislock.RedisKey(redislock.DefaultPrefix, "lost")
+	if n := replica.Del(t.Context(), k, k+":f").Val(); n != 2 {
+		t.Fatalf("the replica had %d of 2 keys", n)
+	}
+	told := toldAt(lost)
 	set.Master.Kill()
-	for end := time.Now().Add(25 * time.Second); !lease.ValidUntil().After(until.Add(3 * time.Second)); <-time.After(20 * time.Millisecond) {
-		if lease.Err() != nil || time.Now().After(end) {
-			t.Fatalf("not renewed on the new master: %v", lease.Err())
+
+	other := locker(t, open(t, failover()), cfg)
+	next, err := other.TryAcquire(t.Context(), "lost")
+	for end := time.Now().Add(25 * time.Second); err != nil; <-time.After(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+		next, err = other.TryAcquire(t.Context(), "lost")
+	}
+	got := time.Now()
+	overlap := (<-told).Sub(got)
+	t.Logf("held twice for %v after the failover", overlap.Round(time.Millisecond))
+	if overlap > 2*cfg.RenewInterval {
+		t.Errorf("held twice for %v, more than an interval", overlap)
+	}
+	if next.Fence() <= lost.Fence() {
+		t.Errorf("fence %d after %d", next.Fence(), lost.Fence())
+	}
+	for end := time.Now().Add(25 * time.Second); !kept.ValidUntil().After(until.Add(3 * time.Second)); <-time.After(20 * time.Millisecond) {
+		if kept.Err() != nil || time.Now().After(end) {
+			t.Fatalf("not renewed on the new master: %v", kept.Err())
 		}
 	}
 	d := process(t, set.Replica.Addr(), 0)
-	if out, err := d.ForceRelease(t.Context(), "k"); err != nil || out != driver.ReleasedOK {
+	if out, err := d.ForceRelease(t.Context(), "kept"); err != nil || out != driver.ReleasedOK {
 		t.Fatal(out, err)
 	}
-	if h := hold(t, d, request("k")); h.Fence <= lease.Fence() {
-		t.Errorf("fence %d after %d", h.Fence, lease.Fence())
+	if h := hold(t, d, request("kept")); h.Fence <= kept.Fence() {
+		t.Errorf("fence %d after %d", h.Fence, kept.Fence())
 	}
 	select {
-	case <-lease.Done():
+	case <-kept.Done():
 	case <-time.After(5 * time.Second):
 		t.Error("not told that it was thrown out")
 	}

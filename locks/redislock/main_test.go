@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"go.uber.org/goleak"
 
@@ -17,7 +18,10 @@ import (
 	"github.com/solotick/solotick/locks/redislock"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Main(m)) }
+func TestMain(m *testing.M) {
+	logging.Disable() // the client's own log of what tests break on purpose
+	goleak.VerifyTestMain(testenv.Main(m))
+}
 
 var quiet = slog.New(slog.DiscardHandler)
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/configs/transport"
@@ -116,6 +117,9 @@ func open(cfg PluginConfig, opts ...Option) (*Driver, error) {
 		Username: cfg.Username, Password: cfg.Password.Reveal(), DB: cfg.DB, TLSConfig: tlsConfig,
 		// The lock repeats and bounds its requests itself.
 		MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
+		// Servers announce their maintenance in a cloud only; others refuse to be asked,
+		// which costs every connection a round trip.
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	d, err := NewDriver(rdb, append(all, opts...)...)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -165,6 +166,14 @@ func TestOthersPassASilentConnection(t *testing.T) {
 	released(t, d, hold(t, d, request("c")), driver.ReleasedOK)
 }
 
+func liveHeap() int64 {
+	runtime.GC()
+	runtime.GC() // the second frees what pools kept for the first
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
 func TestAThousandLeasesRenewTogether(t *testing.T) {
 	s := testenv.SharedRedis(t)
 	rdb := client(s.Addr, s.DB)
@@ -172,7 +181,7 @@ func TestAThousandLeasesRenewTogether(t *testing.T) {
 	rdb.AddHook(&count)
 	d := open(t, rdb).(closing)
 	const n = 1000
-	interval := time.Second
+	interval := time.Second / 2
 	l, err := locks.New(d, locks.Config{TTL: 3 * interval, RenewInterval: interval})
 	if err != nil {
 		t.Fatal(err)
@@ -182,13 +191,25 @@ func TestAThousandLeasesRenewTogether(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	leases := make([]*locks.Lease, n)
-	for i := range leases {
-		if leases[i], err = l.TryAcquire(t.Context(), fmt.Sprint("k", i)); err != nil {
+	leases, keys := make([]*locks.Lease, n), make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprint("k", i)
+	}
+	warm(t, d)
+	heap, goroutines := liveHeap(), runtime.NumGoroutine()
+	for i, key := range keys {
+		if leases[i], err = l.TryAcquire(t.Context(), key); err != nil {
 			t.Fatal(err)
 		}
 	}
-	d.Checked()
+	if more := runtime.NumGoroutine() - goroutines; more > 10 {
+		t.Errorf("%d goroutines more for %d leases", more, n)
+	}
+	if each := (liveHeap() - heap) / n; each > 1024 {
+		t.Errorf("a lease takes %d bytes", each)
+	} else {
+		t.Logf("a lease takes %d bytes", each)
+	}
 	before, commands := count.requests.Load(), count.commands.Load()
 	const intervals = 4
 	<-time.After(intervals * interval)

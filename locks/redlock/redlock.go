@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/configs/transport"
@@ -206,6 +207,9 @@ func open(cfg PluginConfig) (*Driver, error) {
 		nodes = append(nodes, redis.NewClient(&redis.Options{
 			Addr: addr, Username: cfg.Username, Password: cfg.Password.Reveal(), DB: cfg.DB, TLSConfig: tlsConfig,
 			MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
+			// Servers announce their maintenance in a cloud only; others refuse to be asked,
+			// which costs every connection a round trip.
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		}))
 	}
 	d, err := NewDriver(nodes, opts...)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"go.uber.org/goleak"
 
@@ -22,7 +23,10 @@ import (
 	"github.com/solotick/solotick/locks/redlock"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Main(m)) }
+func TestMain(m *testing.M) {
+	logging.Disable() // the client's own log of what tests break on purpose
+	goleak.VerifyTestMain(testenv.Main(m))
+}
 
 const poolSize = 4
 
