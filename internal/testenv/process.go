@@ -134,12 +134,31 @@ func (p *process) thaw() {
 	}
 }
 
-// kill ends the process and all that came of it with SIGKILL, as at one moment.
+// kill ends the process and all that came of it with SIGKILL, as at one moment, and
+// waits until all have let go of what they shared: a PostgreSQL that starts while a
+// backend of the last one still dies refuses to.
 func (p *process) kill() error {
-	for _, pid := range p.freeze() {
+	all := p.freeze()
+	for _, pid := range all {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
-	return p.wait(stopLimit)
+	if err := p.wait(stopLimit); err != nil {
+		return err
+	}
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for end := time.Now().Add(stopLimit); slices.ContainsFunc(all, lives); <-again.C {
+		if time.Now().After(end) {
+			return fmt.Errorf("of the processes %v some have not ended after %v", all, stopLimit)
+		}
+	}
+	return nil
+}
+
+// lives reports whether the process is neither gone nor a zombie.
+func lives(pid int) bool {
+	_, ok := parentOf(pid)
+	return ok
 }
 
 // descendants returns the ids of the children, their children and so on.
