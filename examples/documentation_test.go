@@ -204,7 +204,7 @@ func TestNamedTestsExist(t *testing.T) {
 			}
 		}
 		for _, c := range regexp.MustCompile("the case `([^`]+)` of").FindAllStringSubmatch(text, -1) {
-			if cases := sources(t, "store/storetest", ".go"); !strings.Contains(cases, `"`+c[1]+`"`) {
+			if cases := sources(t, "store/storetest", ".go") + sources(t, "locks/lockstest", ".go"); !strings.Contains(cases, `"`+c[1]+`"`) {
 				t.Errorf("%s: there is no case %s", name, c[1])
 			}
 		}

@@ -113,5 +113,9 @@ func hold(ctx context.Context, file, key string, out io.Writer) (err error) {
 	case <-lease.Done():
 	case <-ctx.Done():
 	}
-	return lease.Release(context.WithoutCancel(ctx)) // says so if the lease was lost
+	lost := lease.Err()
+	if err := lease.Release(context.WithoutCancel(ctx)); lost == nil {
+		return err
+	}
+	return lost
 }
