@@ -120,7 +120,7 @@ func (c Conn) Retry(ctx context.Context, fn func() error) error {
 	}
 }
 
-// Tx runs fn in a transaction of its own and commits. The whole of it is retried
+// Tx runs fn in a transaction of its own (see [Dialect.TxOptions]) and commits. The whole of it is retried
 // when the database is busy, so fn may be called again and must begin afresh. An
 // error of fn rolls back and is returned.
 func (c Conn) Tx(ctx context.Context, fn func(Conn) error) error {
@@ -158,11 +158,11 @@ func (c Conn) begin(ctx context.Context) (gorm.ConnPool, error) {
 	switch b := c.pool.(type) {
 	case gorm.TxBeginner:
 		var tx *sql.Tx
-		if tx, err = b.BeginTx(ctx, nil); err == nil {
+		if tx, err = b.BeginTx(ctx, c.TxOptions()); err == nil {
 			pool = tx
 		}
 	case gorm.ConnPoolBeginner:
-		pool, err = b.BeginTx(ctx, nil)
+		pool, err = b.BeginTx(ctx, c.TxOptions())
 	default:
 		return nil, fmt.Errorf("sqldialect: connection pool %T cannot begin a transaction", c.pool)
 	}

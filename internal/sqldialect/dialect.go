@@ -1,6 +1,7 @@
 package sqldialect
 
 import (
+	"database/sql"
 	"fmt"
 	"strconv"
 	"strings"
@@ -24,6 +25,18 @@ type Dialect struct {
 	// ends. Empty where a write transaction locks the whole database.
 	LockRows string
 
+	// SkipLocked is LockRows for a SELECT that passes over rows which others have
+	// locked. Empty where LockRows is.
+	SkipLocked string
+
+	// ReadLatest ends a SELECT that must see what others committed since the
+	// transaction's snapshot, at any isolation level, of rows that an INSERT of the
+	// same transaction was refused by. Empty where that INSERT fails instead.
+	ReadLatest string
+
+	// Returning tells whether UPDATE and INSERT can return the rows they wrote.
+	Returning bool
+
 	// InsertIgnore ends an INSERT that passes over rows that break any unique
 	// index, without an error and without ending the transaction.
 	InsertIgnore string
@@ -34,6 +47,7 @@ type Dialect struct {
 	// TableOptions end a CREATE TABLE.
 	TableOptions string
 
+	isolation     sql.IsolationLevel // of our own transactions
 	classify      func(error) Class
 	refused       func(error) bool // by the server, so that nothing was applied
 	uniqueColumns func(error) []string
@@ -55,6 +69,27 @@ func For(db *gorm.DB) (*Dialect, error) {
 	default:
 		return nil, fmt.Errorf("sqldialect: database %q is not supported: use sqlite, postgres or mysql", name)
 	}
+}
+
+// TxOptions are those of a transaction that locks the rows it is about to change:
+// on servers READ COMMITTED, where each statement sees what is committed. A snapshot
+// that is older than a row would refuse to change it (PostgreSQL's error 40001,
+// MariaDB's 1020) or judge it by what it was.
+func (d *Dialect) TxOptions() *sql.TxOptions {
+	if d.isolation == sql.LevelDefault {
+		return nil
+	}
+	return &sql.TxOptions{Isolation: d.isolation}
+}
+
+// Clock is the server's clock in milliseconds for a statement that asks for it in
+// several places: with begins the statement, and now stands for one reading of it,
+// by which an index can be searched.
+func (d *Dialect) Clock() (with, now string) {
+	if d == postgres {
+		return "WITH clock (t) AS (SELECT " + d.NowMillis + ") ", "(SELECT t FROM clock)"
+	}
+	return "", d.NowMillis
 }
 
 // List is "(?, ?, ?)" with n places.

@@ -2,6 +2,7 @@ package sqldialect
 
 import (
 	"context"
+	"database/sql"
 	"strconv"
 	"strings"
 )
@@ -16,6 +17,9 @@ var mysql = &Dialect{
 	NowMillis:     "(" + mysqlMicros + " DIV 1000)",
 	NowMicros:     mysqlMicros,
 	LockRows:      " FOR UPDATE",
+	SkipLocked:    " FOR UPDATE SKIP LOCKED",
+	ReadLatest:    " LOCK IN SHARE MODE",
+	isolation:     sql.LevelReadCommitted,
 	InsertIgnore:  " ON DUPLICATE KEY UPDATE version = version",
 	Greatest:      "greatest",
 	TableOptions:  " ENGINE=InnoDB",

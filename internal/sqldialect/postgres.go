@@ -1,6 +1,7 @@
 package sqldialect
 
 import (
+	"database/sql"
 	"errors"
 	"strings"
 )
@@ -12,6 +13,9 @@ var postgres = &Dialect{
 	NowMillis:     "CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS BIGINT)",
 	NowMicros:     "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
 	LockRows:      " FOR UPDATE",
+	SkipLocked:    " FOR UPDATE SKIP LOCKED",
+	Returning:     true,
+	isolation:     sql.LevelReadCommitted,
 	InsertIgnore:  " ON CONFLICT DO NOTHING",
 	Greatest:      "greatest",
 	classify:      classifyPostgres,

@@ -14,6 +14,7 @@ var sqlite = &Dialect{
 	Name:          "sqlite",
 	NowMillis:     "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)",
 	NowMicros:     "(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)",
+	Returning:     true,
 	InsertIgnore:  " ON CONFLICT DO NOTHING",
 	Greatest:      "max",
 	classify:      classifySQLite,

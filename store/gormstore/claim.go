@@ -114,7 +114,7 @@ func (c *claim) run(ctx context.Context) (store.Claimed, error) {
 	if err := c.s.insert(ctx, c.tx, rows); err != nil {
 		return store.Claimed{}, err
 	}
-	found, err := byHash(ctx, c.tx, c.s.t, c.ns, hashes)
+	found, err := byHash(ctx, c.tx, c.s.t, c.ns, hashes, "")
 	if err != nil {
 		return store.Claimed{}, err
 	}
@@ -167,7 +167,7 @@ func (c *claim) lockJobs(ctx context.Context) error {
 
 // plan decides each run by the state of its job.
 func (c *claim) plan(ctx context.Context) error {
-	blocked, err := byDedup(ctx, c.tx, c.s.t, c.ns, dedups(c.news))
+	blocked, err := byDedup(ctx, c.tx, c.s.t, c.ns, dedups(c.news), "")
 	if err != nil {
 		return err
 	}
@@ -304,25 +304,13 @@ func (c *claim) repeated(r *row, i int) store.Outcome {
 }
 
 func (c *claim) raiseFences(ctx context.Context) error {
-	var names []string
+	used := map[string]int64{}
 	for name, j := range c.jobs {
 		if j.used > 0 {
-			names = append(names, name)
+			used[name] = j.used
 		}
 	}
-	if len(names) == 0 {
-		return nil
-	}
-	slices.Sort(names)
-	var args, in []any
-	for _, name := range names {
-		args = append(args, name, c.jobs[name].used)
-		in = append(in, name)
-	}
-	args = append(append(args, c.ns), in...)
-	_, err := c.tx.Exec(ctx, "UPDATE "+c.s.t.jobs+" SET fence = CASE job"+strings.Repeat(" WHEN ? THEN ?", len(names))+
-		" ELSE fence END, version = version + 1 WHERE ns = ? AND job IN "+c.tx.List(len(names)), args...)
-	return err
+	return c.s.setJobFences(ctx, c.tx, c.ns, used)
 }
 
 func dedups(rows []store.NewExecution) []store.Hash {

@@ -23,7 +23,7 @@ func Enqueue(tx *gorm.DB, ns string, rows ...store.NewExecution) ([]store.Enqueu
 	}
 	ctx, cancel := bound(tx.Statement.Context)
 	defer cancel()
-	out, err := enqueue(ctx, c, tablesOf(DefaultPrefix), ns, rows)
+	out, err := enqueue(ctx, c, tablesOf(DefaultPrefix, c.Dialect), ns, rows)
 	return out, fail(c.Dialect, "enqueue", err)
 }
 
@@ -79,11 +79,11 @@ func enqueue(ctx context.Context, c sqldialect.Conn, t tables, ns string, rows [
 	if err := insert(ctx, c, t, news); err != nil {
 		return nil, err
 	}
-	found, err := byHash(ctx, c, t, ns, hashes)
+	found, err := byHash(ctx, c, t, ns, hashes, c.ReadLatest)
 	if err != nil {
 		return nil, err
 	}
-	blocked, err := byDedup(ctx, c, t, ns, missing(rows, hashes, found))
+	blocked, err := byDedup(ctx, c, t, ns, missing(rows, hashes, found), c.ReadLatest)
 	if err != nil {
 		return nil, err
 	}

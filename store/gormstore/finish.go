@@ -44,27 +44,35 @@ func (s *Store) Heartbeat(ctx context.Context, r store.HeartbeatRequest) (store.
 func (s *Store) beat(ctx context.Context, c sqldialect.Conn, r store.HeartbeatRequest) (store.Heartbeats, error) {
 	args := make([]any, 0, 3+3*len(r.Beats))
 	args = append(args, r.Lease.Milliseconds(), r.Namespace, r.Owner[:])
-	args = attemptArgs(args, len(r.Beats), func(i int) (*store.ID, int) { return &r.Beats[i].ID, r.Beats[i].Attempt })
+	args = pairArgs(args, len(r.Beats), func(i int) (*store.ID, int64) { return &r.Beats[i].ID, int64(r.Beats[i].Attempt) })
 	at := make(map[store.Beat]int, len(r.Beats))
 	out := store.Heartbeats{Beats: make([]store.BeatAnswer, len(r.Beats))}
 	for i, b := range r.Beats {
 		at[b] = i
 		out.Beats[i].Lost = true
 	}
-	err := c.Query(ctx, "UPDATE "+s.t.executions+" SET lease_until_ms = "+c.NowMillis+" + ?, version = version + 1 WHERE ns = ? AND owner = ? AND state = 2"+
-		" AND "+atAttempts(c.Dialect, len(r.Beats))+" RETURNING id, attempt, cancel_requested, "+c.NowMillis,
-		args, func(from sqldialect.Rows) error {
-			var id []byte
-			var b store.Beat
-			var cancel bool
-			if err := from.Scan(&id, &b.Attempt, &cancel, &out.Now); err != nil {
-				return err
-			}
-			b.ID = store.ID(id)
-			out.Beats[at[b]] = store.BeatAnswer{CancelRequested: cancel}
-			return nil
-		})
-	return out, err
+	read := func(from sqldialect.Rows) error {
+		var id []byte
+		var b store.Beat
+		var cancel bool
+		if err := from.Scan(&id, &b.Attempt, &cancel, &out.Now); err != nil {
+			return err
+		}
+		b.ID = store.ID(id)
+		out.Beats[at[b]] = store.BeatAnswer{CancelRequested: cancel}
+		return nil
+	}
+	answer := "id, attempt, cancel_requested, " + c.NowMillis
+	held := " WHERE ns = ? AND owner = ? AND state = 2 AND " + atPairs(c.Dialect, "attempt", len(r.Beats))
+	renew := "UPDATE " + s.t.byID + " SET lease_until_ms = " + c.NowMillis + " + ?, version = version + 1" + held
+	if c.Returning {
+		return out, c.Query(ctx, renew+" RETURNING "+answer, args, read)
+	}
+	if _, err := c.Exec(ctx, renew, args...); err != nil {
+		return out, err
+	}
+	// An attempt that was lost is never held again: what is held now was renewed.
+	return out, c.Query(ctx, "SELECT "+answer+" FROM "+s.t.executions+held, args[1:], read)
 }
 
 // Finish implements [store.Store]. Runs that end alike without a result share a
@@ -100,7 +108,8 @@ func (s *Store) Finish(ctx context.Context, rows []store.Finish) ([]error, error
 		return nil
 	}
 	var err error
-	if len(order) == 1 && len(rows) <= guardedMax { // one statement is its own transaction
+	if alone := len(order) == 1 && len(rows) <= guardedMax; alone && (s.conn.Returning || len(rows) == 1) {
+		// One statement is its own transaction.
 		err = s.conn.Retry(ctx, func() error { return work(s.conn) })
 	} else {
 		err = s.conn.Tx(ctx, work)
@@ -157,13 +166,16 @@ func (s *Store) finishGroup(ctx context.Context, c sqldialect.Conn, rows []store
 		}
 		delete(at, id)
 	}
-	if len(group) == 1 {
+	if len(group) == 1 || !c.Returning {
 		n, err := c.Exec(ctx, query, args...)
 		if err != nil {
 			return err
 		}
-		if n > 0 {
-			done(refs[0].ID)
+		if n == int64(len(at)) {
+			for _, row := range group {
+				answers[row] = nil
+			}
+			return nil
 		}
 	} else {
 		err := c.Query(ctx, query+" RETURNING id", args, func(from sqldialect.Rows) error {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/solotick/solotick/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -18,5 +20,5 @@ func TestMain(m *testing.M) {
 	}
 	// GORM's statement cache never ends its goroutine. Only TestForeignDatabase turns
 	// it on.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
+	goleak.VerifyTestMain(testenv.Main(m), goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
 }

@@ -32,7 +32,7 @@ func (s *Store) Find(ctx context.Context, ns string, key store.Key) (store.Execu
 	ctx, cancel := bound(ctx)
 	defer cancel()
 	h := key.Hash()
-	found, err := byHash(ctx, s.conn, s.t, ns, []store.Hash{h})
+	found, err := byHash(ctx, s.conn, s.t, ns, []store.Hash{h}, "")
 	if err != nil {
 		return store.Execution{}, s.fail("find", err)
 	}

@@ -26,15 +26,22 @@ const selected = `id, ns, queue, job, class, tick_ms, key_name, shard, request, 
   owner, owner_label, lease_until_ms, fence, version, run_at_ms, created_ms, since_ms, claimed, started_ms, finished_ms,
   active_key, dedup_hash, args, args_hash, result, checkpoint, error_code, error_text, trace_parent, created_by`
 
-func scan(from sqldialect.Rows) (row, error) {
+// nothing is a row of them that stands for none: its version is 0.
+const nothing = `NULL, '', '', '', 0, 0, '', 0, '', '', '', '',
+  0, '', '', 0, 0, 0, 0, 0, 0, 0,
+  NULL, '', 0, 0, 0, 0, 0, 0, 0, 0, 0,
+  NULL, NULL, NULL, NULL, NULL, NULL, '', '', '', ''`
+
+// scan reads a row; first are where what stands before the selected columns goes.
+func scan(from sqldialect.Rows, first ...any) (row, error) {
 	var r row
 	var id, owner, active, dedup, argsHash []byte
 	var timeout int64
-	err := from.Scan(&id, &r.Namespace, &r.Queue, &r.Key.Job, &r.Key.Class, &r.Key.Tick, &r.Key.Name, &r.Key.Shard, &r.Key.Request,
+	err := from.Scan(append(first, &id, &r.Namespace, &r.Queue, &r.Key.Job, &r.Key.Class, &r.Key.Tick, &r.Key.Name, &r.Key.Shard, &r.Key.Request,
 		&r.LockKey, &r.Zone, &r.SpecHash,
 		&r.State, &r.Reason, &r.Mode, &r.Priority, &r.Attempt, &r.MaxAttempts, &r.OnCrash, &r.CancelRequested, &timeout, &r.MissedCount,
 		&owner, &r.OwnerLabel, &r.LeaseUntil, &r.Fence, &r.Version, &r.RunAt, &r.Created, &r.since, &r.claimed, &r.Started, &r.Finished,
-		&active, &dedup, &r.Args, &argsHash, &r.Result, &r.Checkpoint, &r.ErrorCode, &r.ErrorText, &r.TraceParent, &r.CreatedBy)
+		&active, &dedup, &r.Args, &argsHash, &r.Result, &r.Checkpoint, &r.ErrorCode, &r.ErrorText, &r.TraceParent, &r.CreatedBy)...)
 	if err != nil {
 		return row{}, err
 	}
@@ -154,20 +161,20 @@ func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) erro
 	return nil
 }
 
-// byHash reads the rows with one of the run hashes.
-func byHash(ctx context.Context, c sqldialect.Conn, t tables, ns string, hashes []store.Hash) (map[store.Hash]row, error) {
-	return byColumn(ctx, c, t, "run_hash", ns, hashes, func(r *row) store.Hash { return r.Key.Hash() })
+// byHash reads the rows with one of the run hashes. Lock ends the statement.
+func byHash(ctx context.Context, c sqldialect.Conn, t tables, ns string, hashes []store.Hash, lock string) (map[store.Hash]row, error) {
+	return byColumn(ctx, c, t, "run_hash", ns, hashes, lock, func(r *row) store.Hash { return r.Key.Hash() })
 }
 
 // byDedup reads the rows that block one of the dedup hashes.
-func byDedup(ctx context.Context, c sqldialect.Conn, t tables, ns string, hashes []store.Hash) (map[store.Hash]row, error) {
+func byDedup(ctx context.Context, c sqldialect.Conn, t tables, ns string, hashes []store.Hash, lock string) (map[store.Hash]row, error) {
 	if len(hashes) == 0 {
 		return nil, nil
 	}
-	return byColumn(ctx, c, t, "dedup_hash", ns, hashes, func(r *row) store.Hash { return r.Dedup })
+	return byColumn(ctx, c, t, "dedup_hash", ns, hashes, lock, func(r *row) store.Hash { return r.Dedup })
 }
 
-func byColumn(ctx context.Context, c sqldialect.Conn, t tables, column, ns string, hashes []store.Hash, key func(*row) store.Hash) (map[store.Hash]row, error) {
+func byColumn(ctx context.Context, c sqldialect.Conn, t tables, column, ns string, hashes []store.Hash, lock string, key func(*row) store.Hash) (map[store.Hash]row, error) {
 	out := make(map[store.Hash]row, len(hashes))
 	for len(hashes) > 0 {
 		n := min(len(hashes), insertMax)
@@ -176,7 +183,7 @@ func byColumn(ctx context.Context, c sqldialect.Conn, t tables, column, ns strin
 		for i := range hashes[:n] {
 			args = append(args, hashes[i][:])
 		}
-		rows, err := rowsOf(ctx, c, "SELECT "+selected+" FROM "+t.executions+" WHERE ns = ? AND "+column+" IN "+c.List(n), args)
+		rows, err := rowsOf(ctx, c, "SELECT "+selected+" FROM "+t.executions+" WHERE ns = ? AND "+column+" IN "+c.List(n)+lock, args)
 		if err != nil {
 			return nil, err
 		}
@@ -188,21 +195,21 @@ func byColumn(ctx context.Context, c sqldialect.Conn, t tables, column, ns strin
 	return out, nil
 }
 
-// atAttempts picks rows by ID, guarded by their attempt. The plain list of IDs is
-// there for planners that do not look into a list of tuples for an index.
-func atAttempts(d *sqldialect.Dialect, n int) string {
-	return "id IN " + d.List(n) + " AND (id, attempt) IN " + d.Tuples(n, 2)
+// atPairs picks rows by ID, guarded by the value of a column. The plain list of IDs
+// is there for planners that do not look into a list of tuples for an index.
+func atPairs(d *sqldialect.Dialect, column string, n int) string {
+	return "id IN " + d.List(n) + " AND (id, " + column + ") IN " + d.Tuples(n, 2)
 }
 
-// attemptArgs are the values for atAttempts.
-func attemptArgs(args []any, n int, at func(i int) (*store.ID, int)) []any {
+// pairArgs are the values for atPairs.
+func pairArgs(args []any, n int, at func(i int) (*store.ID, int64)) []any {
 	for i := range n {
 		id, _ := at(i)
 		args = append(args, id[:])
 	}
 	for i := range n {
-		id, attempt := at(i)
-		args = append(args, id[:], attempt)
+		id, value := at(i)
+		args = append(args, id[:], value)
 	}
 	return args
 }

@@ -149,7 +149,7 @@ func (w *settling) writeTicks(ctx context.Context, all []decided) (pending int, 
 	if err := checkNew(news); err != nil {
 		return 0, err
 	}
-	blocked, err := byDedup(ctx, w.tx, w.s.t, w.ns, dedups(news))
+	blocked, err := byDedup(ctx, w.tx, w.s.t, w.ns, dedups(news), "")
 	if err != nil {
 		return 0, err
 	}
@@ -171,7 +171,7 @@ func (w *settling) writeTicks(ctx context.Context, all []decided) (pending int, 
 	if err := w.s.insert(ctx, w.tx, rows); err != nil {
 		return 0, err
 	}
-	found, err := byHash(ctx, w.tx, w.s.t, w.ns, hashes)
+	found, err := byHash(ctx, w.tx, w.s.t, w.ns, hashes, "")
 	if err != nil {
 		return 0, err
 	}

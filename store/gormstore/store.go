@@ -40,10 +40,30 @@ var _ store.Store = (*Store)(nil)
 // tables are the names of the tables.
 type tables struct {
 	executions, ranges, jobs, fences string
+
+	byID  string // the executions, in an UPDATE by their IDs
+	hints bool   // see by
 }
 
-func tablesOf(prefix string) tables {
-	return tables{prefix + "executions", prefix + "tick_ranges", prefix + "job_state", prefix + "fences"}
+func tablesOf(prefix string, d *sqldialect.Dialect) tables {
+	t := tables{executions: prefix + "executions", ranges: prefix + "tick_ranges", jobs: prefix + "job_state", fences: prefix + "fences"}
+	t.byID = t.executions
+	if d == sqldialect.MySQL() {
+		// InnoDB locks what it scans: the choice of the index must not depend on its
+		// idea of how many rows there are.
+		t.hints = true
+		t.byID += " FORCE INDEX (PRIMARY)"
+	}
+	return t
+}
+
+// by names the index of the executions that a locking SELECT must go by, where the
+// database has to be told.
+func (t tables) by(index string) string {
+	if !t.hints {
+		return ""
+	}
+	return " FORCE INDEX (" + t.executions + "_" + index + ")"
 }
 
 // Option changes how New makes a Store.
@@ -57,7 +77,7 @@ func WithPrefix(prefix string) Option {
 
 // New makes a store on an open database. It sends nothing: call [Store.Migrate]
 // once before the first use. The db must not be in a transaction. Supported are
-// the databases that internal/sqldialect knows: SQLite.
+// the databases SQLite, PostgreSQL, MariaDB and MySQL.
 func New(db *gorm.DB, opts ...Option) (*Store, error) {
 	s := &Store{db: db, prefix: DefaultPrefix}
 	for _, o := range opts {
@@ -70,7 +90,7 @@ func New(db *gorm.DB, opts ...Option) (*Store, error) {
 	if s.schema, err = sqldialect.LoadSet("store", migrations, "migrations", s.prefix, s.conn.Dialect, brokenIndex); err != nil {
 		return nil, fmt.Errorf("gormstore: %w", err)
 	}
-	s.t = tablesOf(s.prefix)
+	s.t = tablesOf(s.prefix, s.conn.Dialect)
 	s.q = newStatements(s.t, s.conn.Dialect)
 	return s, nil
 }
