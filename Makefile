@@ -15,6 +15,10 @@ BENCHTIME ?= 1s
 # Packages that have nothing to test without real servers; see the target servers.
 SERVER_PKG := /internal/testenv$$|/locks/(redislock|redlock|etcdlock|zklock)$$
 PKG ?= $$($(GO) list ./... | grep -vE '$(SERVER_PKG)')
+# Modules of their own, so that what they need is not in go.mod.
+MODULES := adapters/gocronlock benchmarks/lockbench
+# Flags of make bench-locks, such as -quick, -json or -only=redis.
+BENCHFLAGS ?=
 
 # A missing server fails a test instead of skipping it.
 export SOLOTICK_REQUIRE_SERVICES ?= 1
@@ -34,15 +38,16 @@ deps: ## Install what the tests need and the machine lacks (gcc, for the race de
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends gcc libc6-dev </dev/null; \
 	fi
 	@$(GO) mod download
+	@for module in $(MODULES); do (cd $$module && $(GO) mod download) || exit 1; done
 
 .PHONY: server-deps
 server-deps: deps ## Install the servers that make servers starts: Redis, etcd, ZooKeeper, MariaDB, PostgreSQL
 	@internal/testenv/deps.sh $(GO)
 
 .PHONY: tidy
-tidy: ## Bring go.mod and go.sum of both modules in order
+tidy: ## Bring go.mod and go.sum of all modules in order
 	$(GO) mod tidy
-	cd internal/tools && $(GO) mod tidy
+	for module in internal/tools $(MODULES); do (cd $$module && $(GO) mod tidy) || exit 1; done
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -53,10 +58,18 @@ lint: ## Check formatting, the chosen linters and go.mod (the first run builds t
 	$(TOOL) golangci-lint config verify
 	$(TOOL) golangci-lint run
 	$(GO) mod tidy -diff
+	for module in $(MODULES); do (cd $$module && \
+		$(GO) tool -modfile=$(CURDIR)/internal/tools/go.mod golangci-lint run -c $(CURDIR)/.golangci.yml && \
+		$(GO) mod tidy -diff) || exit 1; done
 
 .PHONY: test
 test: deps ## Run the whole suite under the race detector, in random order
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) $(PKG)
+
+.PHONY: modules
+modules: deps ## Vet and test the modules of their own: adapters and benchmarks
+	for module in $(MODULES); do (cd $$module && $(GO) vet ./... && \
+		CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) ./...) || exit 1; done
 
 .PHONY: servers
 servers: server-deps ## Run the tests on real servers: Redis, etcd, ZooKeeper, MariaDB, PostgreSQL
@@ -83,6 +96,10 @@ fuzz: ## Run every fuzz test for FUZZTIME
 .PHONY: bench
 bench: ## Run the benchmarks
 	$(GO) test -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) $(TESTFLAGS) $(PKG)
+
+.PHONY: bench-locks
+bench-locks: server-deps ## Measure the lock backends beside other libraries and the bare protocols (BENCHFLAGS=-quick, -json, -only=redis)
+	cd benchmarks/lockbench && SOLOTICK_SERVERS=on $(GO) run . $(BENCHFLAGS)
 
 .PHONY: mutation
 mutation: ## Break every safety guard in turn and demand that the tests notice (GUARD=name for one)

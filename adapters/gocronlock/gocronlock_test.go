@@ -297,14 +297,12 @@ func TestElector(t *testing.T) {
 		}
 		var mu sync.Mutex
 		var runs []run
-		var electors []*leader.Elector
 		for replica := range 3 {
 			p := newProcess(t, &space)
 			elector, err := leader.FromLocks(p.Locker, locks.Key("shop", "leader"), leader.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			electors = append(electors, elector)
 			e, err := gocronlock.NewElector(elector)
 			if err != nil {
 				t.Fatal(err)

@@ -1,0 +1,105 @@
+// Command lockbench measures solotick's lock backends beside other libraries and beside
+// the bare protocol, on real servers that it starts itself. README.md says how to
+// read what it prints.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt) //nolint:forbidigo // the root of the program
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "lockbench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out, log io.Writer) error {
+	flags := flag.NewFlagSet("lockbench", flag.ContinueOnError)
+	flags.SetOutput(log)
+	quick := flags.Bool("quick", false, "few and short rounds: less than a minute, for a first impression")
+	asJSON := flags.Bool("json", false, "print one JSON object instead of tables")
+	only := flags.String("only", "", "comma-separated words: leave out scenarios and backends that none of them names, such as \"redis\" or \"cycle,memory\"")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	size := full
+	if *quick {
+		size = short
+	}
+	r, err := measure(ctx, size, chosen(*only), log)
+	if err != nil {
+		return err
+	}
+	if *asJSON {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(r)
+	}
+	return r.print(out)
+}
+
+// chosen makes of the flag a test for pairs of scenario and backend: each of the two
+// that the words name at all must be among them.
+func chosen(only string) func(scenario, backend string) bool {
+	if only == "" {
+		return func(string, string) bool { return true }
+	}
+	words := map[string]bool{}
+	for word := range strings.SplitSeq(only, ",") {
+		words[strings.TrimSpace(word)] = true
+	}
+	named := func(all []string, one string) bool {
+		mentioned := slices.ContainsFunc(all, func(name string) bool { return words[name] })
+		return !mentioned || words[one]
+	}
+	return func(scenario, backend string) bool {
+		return named(scenarioNames, scenario) && named(backendNames, backend)
+	}
+}
+
+// measure starts the servers and runs the scenarios, one after the other.
+func measure(ctx context.Context, size size, chosen func(scenario, backend string) bool, log io.Writer) (_ report, err error) {
+	h := &host{log: log}
+	defer h.end(&err)
+	return measureOn(ctx, h, size, chosen, log)
+}
+
+func measureOn(ctx context.Context, h tester, size size, chosen func(scenario, backend string) bool, log io.Writer) (report, error) {
+	e := &env{tb: h}
+	r := report{Started: time.Now().UTC().Truncate(time.Second), CPU: cpuModel(), CPUs: cpus(), LoadBefore: loadAverage()}
+	for _, scenario := range scenarios {
+		for _, backend := range backends {
+			if !chosen(scenario.name, backend.name) {
+				continue
+			}
+			began := time.Now()
+			rows, err := scenario.run(ctx, e, backend, size)
+			if err != nil {
+				return r, fmt.Errorf("%s on %s: %w", scenario.name, backend.name, err)
+			}
+			if len(rows) > 0 {
+				fmt.Fprintf(log, "%s on %s: %.1f s\n", scenario.name, backend.name, time.Since(began).Seconds())
+			}
+			r.Rows = append(r.Rows, rows...)
+		}
+	}
+	r.LoadAfter = loadAverage()
+	r.Took = time.Since(r.Started).Round(time.Second).String()
+	return r, nil
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Every scenario runs on every backend with every contender, and what it found is
+// printed both ways.
+func TestSmoke(t *testing.T) {
+	r, err := measureOn(t.Context(), t, smoke, chosen(""), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, row := range r.Rows {
+		seen[row.Scenario+" "+row.Backend+" "+row.Contender] = true
+		if row.Value.Median == 0 && row.Scenario != memory {
+			t.Errorf("nothing measured: %+v", row)
+		}
+		if row.ours && row.Scenario == cycle && (row.Ratio == nil || row.Met == nil || row.Requests == 0) {
+			t.Errorf("not compared: %+v", row)
+		}
+	}
+	for _, b := range backends {
+		for _, c := range b.contenders {
+			for _, s := range []string{cycle, handOver, memory} {
+				if c.takesPart(s) && !(c.bare && s == memory) && !seen[s+" "+b.name+" "+c.name] {
+					t.Errorf("%s on %s: %s did not take part", s, b.name, c.name)
+				}
+			}
+		}
+	}
+	var text strings.Builder
+	if err := r.print(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, title := range titles {
+		if !strings.Contains(text.String(), title) {
+			t.Errorf("no table %q in\n%s", title, text.String())
+		}
+	}
+	if _, err := json.Marshal(r); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSpread(t *testing.T) {
+	if got, want := spreadOf([]float64{5, 1, 4, 2, 3}), (spread{3, 2, 4}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+func TestChosen(t *testing.T) {
+	for only, want := range map[string][3]bool{ // cycle on redis, cycle on etcd, memory on etcd
+		"":             {true, true, true},
+		"etcd":         {false, true, true},
+		"cycle":        {true, true, false},
+		"cycle, redis": {true, false, false},
+	} {
+		f := chosen(only)
+		if got := [3]bool{f(cycle, "redis"), f(cycle, "etcd"), f(memory, "etcd")}; got != want {
+			t.Errorf("%q: %v, want %v", only, got, want)
+		}
+	}
+}
+
+// A missing server ends the program with its reason.
+func TestHostEnds(t *testing.T) {
+	cleaned := false
+	missing := func() (err error) {
+		h := &host{log: io.Discard}
+		defer h.end(&err)
+		h.Cleanup(func() { cleaned = true })
+		h.Skip("no server")
+		return nil
+	}
+	if err := missing(); err == nil || err.Error() != "no server" || !cleaned {
+		t.Errorf("ended with %v, cleaned: %v", err, cleaned)
+	}
+}
+
+func TestWrongFlag(t *testing.T) {
+	if err := run(t.Context(), []string{"-wrong"}, io.Discard, io.Discard); err == nil {
+		t.Error("a wrong flag was taken")
+	}
+}
