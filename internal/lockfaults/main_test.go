@@ -1,0 +1,28 @@
+package lockfaults
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/solotick/solotick/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(processEnv); text != "" {
+		if err := serve(text); err != nil {
+			fmt.Fprintln(os.Stderr, "process:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	// The tests wait for the ends of leases most of the time.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "5"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(testenv.Main(m))
+}

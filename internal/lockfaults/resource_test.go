@@ -1,0 +1,43 @@
+package lockfaults
+
+import (
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// write is an effect on the resource that belongs to the key: a file that all
+// processes share. It is refused where a higher fence has written before. At is when,
+// while nobody else could write.
+func write(folder, key string, fence int64) (ok bool, at int64, err error) {
+	f, err := os.OpenFile(filepath.Join(folder, "resource-"+hex.EncodeToString([]byte(key))), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return false, 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }() // which unlocks it
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		return false, 0, err
+	}
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return false, 0, err
+	}
+	high, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64) // a new file has 0
+	at = now()
+	if fence < high {
+		return false, at, nil
+	}
+	// Of one length, so that a writer that is killed half-way leaves a number.
+	_, err = f.WriteAt([]byte(leadingZeros(fence)), 0)
+	return err == nil, at, err
+}
+
+func leadingZeros(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	return strings.Repeat("0", 20-len(s)) + s
+}
