@@ -94,7 +94,7 @@ func postgresRecipe(args ...string) recipe {
 			})
 			return append([]string{
 				"-D", s.folder.join("data"), "-p", strconv.Itoa(s.ports[0]),
-				"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=200",
+				"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=400",
 				"-c", "shared_buffers=32MB", "-c", "dynamic_shared_memory_type=mmap", "-c", "fsync=off",
 			}, args...), err
 		},

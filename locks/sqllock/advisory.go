@@ -1,103 +1,77 @@
 package sqllock
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
-	"database/sql"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"gorm.io/gorm"
 
 	"github.com/solotick/solotick/internal/backoff"
-	"github.com/solotick/solotick/internal/sqldialect"
+	"github.com/solotick/solotick/internal/mutation"
 	"github.com/solotick/solotick/locks/driver"
 )
 
 // Advisory is the lock backend with a session lock (pg_advisory_lock, GET_LOCK)
 // beside the lease row: a key is granted only where both are free. So a holder
-// that stands still past its TTL keeps the key for as long as its connection
-// lives, and one whose connection broke keeps it until its lease ends. It takes a
-// connection for every key held. It is safe for concurrent use.
+// that stands still past its TTL keeps the key for some time more, and one whose
+// connection broke keeps it until its lease ends. All keys of one TTL have their
+// session locks on one connection. It is safe for concurrent use.
 type Advisory struct {
 	rows
-	lock, unlock, check, kick string
+	sql sessionSQL
 
-	mu     sync.Mutex
-	holds  map[grant]*session
-	closed bool
+	mu       sync.Mutex
+	claims   map[string]*claim // by key: what this driver has or is about to have
+	sessions map[time.Duration]*session
+	ghosts   map[int64]time.Time // connections given up, until the server has ended them for certain
+	sweep    *time.Timer         // to the end of the first claim that nobody renewed
+	sweepAt  time.Time
+	closed   bool
+	sweeping sync.WaitGroup
 }
 
 var (
-	_ driver.Driver    = (*Advisory)(nil)
-	_ driver.Inspector = (*Advisory)(nil)
-	_ driver.Limiter   = (*Advisory)(nil)
+	_ driver.Driver       = (*Advisory)(nil)
+	_ driver.BatchRenewer = (*Advisory)(nil)
+	_ driver.Inspector    = (*Advisory)(nil)
+	_ driver.Limiter      = (*Advisory)(nil)
 )
 
-// session is the connection that holds the session lock of one grant.
-type session struct {
-	use   chan struct{} // capacity 1: filled while a statement runs
-	conn  *sqldialect.Session
-	fence int64
-	end   *time.Timer // closes the connection where nobody renews
-	until time.Time   // when it may
-	dead  bool        // closed; guarded by use
+// claim is a key whose session lock this driver has for a token. Session locks
+// belong to a connection, not to a token, so it is the claim that keeps two tokens
+// of one driver apart.
+type claim struct {
+	token driver.Token
+	fence int64 // 0 until the row is known to be granted
+	s     *session
+	until time.Time // then the session lock is given back, unless renewed
+	busy  bool      // an acquire is under way
 }
 
 // NewAdvisory returns a driver with session locks on an open database of
 // PostgreSQL, MariaDB or MySQL, without a pooler that shares connections between
 // clients (PgBouncer's transaction mode) in between. The caller closes it before
-// the database. The pool must allow a connection for every key held at a time and
-// one more.
+// the database. The pool must allow two connections, and one more for every further
+// TTL that is in use at a time.
 func NewAdvisory(db *gorm.DB, opts ...Option) (*Advisory, error) {
-	a := &Advisory{holds: map[grant]*session{}}
+	a := &Advisory{claims: map[string]*claim{}, sessions: map[time.Duration]*session{}, ghosts: map[int64]time.Time{}}
 	if err := a.open(db, opts); err != nil {
 		return nil, err
 	}
-	switch a.conn.Dialect {
-	case sqldialect.Postgres():
-		a.lock = "SELECT CASE WHEN pg_try_advisory_lock(?) THEN 1 ELSE 0 END"
-		a.unlock = "SELECT CASE WHEN pg_advisory_unlock(?) THEN 1 ELSE 0 END"
-		mine := " FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())" +
-			" AND (CAST(classid AS BIGINT) << 32) | CAST(objid AS BIGINT) = CAST(? AS BIGINT)"
-		a.check = "SELECT count(*)" + mine + " AND pid = pg_backend_pid()"
-		a.kick = "SELECT pg_terminate_backend(pid)" + mine
-	case sqldialect.MySQL():
-		a.lock = "SELECT GET_LOCK(" + sqldialect.NamedLock + ", 0)"
-		a.unlock = "SELECT RELEASE_LOCK(" + sqldialect.NamedLock + ")"
-		a.check = "SELECT IS_USED_LOCK(" + sqldialect.NamedLock + ") = CONNECTION_ID()"
-		a.kick = "SELECT IS_USED_LOCK(" + sqldialect.NamedLock + ")"
-	default:
-		return nil, fmt.Errorf("sqllock: mode advisory: %s has no session locks: use mode lease", a.conn.Name)
+	var err error
+	if a.sql, err = newSessionSQL(a.conn.Dialect); err != nil {
+		return nil, err
+	}
+	if pool, err := db.DB(); err == nil && pool.Stats().MaxOpenConnections == 1 {
+		return nil, errors.New("sqllock: mode advisory: max_conns: 1 is too few, the session locks take a connection for themselves: allow 2 or more")
 	}
 	return a, nil
-}
-
-// name is what stands for the key: a hash, since names are short, folded or
-// padded by some servers.
-func (a *Advisory) name(key string) any {
-	if a.conn.Dialect == sqldialect.Postgres() {
-		return sqldialect.LockNumber(a.table + "/" + key)
-	}
-	sum := sha256.Sum256([]byte(a.table + "/" + key))
-	return hex.EncodeToString(sum[:])
-}
-
-// ask runs a query that answers 1 for yes. NULL, which GET_LOCK answers for an
-// error, is one.
-func (a *Advisory) ask(ctx context.Context, c sqldialect.Conn, query, key string) (bool, error) {
-	var n sql.NullInt64
-	if err := c.QueryRow(ctx, query, []any{a.name(key)}, &n); err != nil {
-		return false, err
-	}
-	if !n.Valid && query == a.lock {
-		return false, errors.New("the server answered NULL: no memory, or killed")
-	}
-	return n.Int64 == 1, nil
 }
 
 // Acquire implements [driver.Driver]: the session lock, then the row.
@@ -105,187 +79,169 @@ func (a *Advisory) Acquire(ctx context.Context, r driver.Request) (driver.Grant,
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, driver.NotApplied(fmt.Errorf("sqllock: acquire: %w", context.Cause(ctx)))
 	}
-	if s := a.enter(ctx, grant{r.Key, r.Token}); s != nil {
-		return a.again(ctx, s, r)
-	}
-	conn, err := a.conn.Pin(ctx)
+	start := time.Now()
+	c, err := a.reserve(ctx, r)
 	if err != nil {
-		return driver.Grant{}, driver.NotApplied(fmt.Errorf("sqllock: acquire: no connection for the session lock: %w", a.conn.Explain(err)))
+		return driver.Grant{}, err
 	}
-	got, err := a.ask(ctx, conn.Conn, a.lock, r.Key)
-	if err != nil {
-		conn.Kill()
-		return driver.Grant{}, fmt.Errorf("sqllock: acquire: session lock: %w", a.conn.Explain(err))
-	}
-	if !got {
-		defer conn.Return()
-		return driver.Grant{}, a.held(ctx, conn.Conn, r.Key)
-	}
-	g, err := a.acquire(ctx, conn.Conn, r)
+	g, err := a.acquire(ctx, a.conn, r)
 	var held *driver.HeldError
 	switch {
-	case err == nil:
-		if !a.keep(r, g.Fence, conn) {
-			conn.Kill()
-			return driver.Grant{}, errors.New("sqllock: acquire: the driver is closed")
-		}
-	case errors.As(err, &held):
-		a.giveBack(ctx, conn, r.Key)
+	case err == nil, !errors.As(err, &held) && !driver.IsNotApplied(err):
+		// Perhaps granted, and then it needs its session lock.
+		a.settle(c, g.Fence, start.Add(r.TTL))
 	default:
-		conn.Kill()
+		a.drop(ctx, c.s, map[string]*claim{r.Key: c})
 	}
 	return g, err
 }
 
-// held tells who holds a key whose session lock is taken. Its holder may be just
-// about to write the row, hence a few looks.
-func (a *Advisory) held(ctx context.Context, c sqldialect.Conn, key string) error {
+// reserve takes the session lock of a request. Where that is taken, it tells who
+// holds the key; and where the row says that nobody does, somebody is about to
+// write it or has just freed it, hence a few more tries.
+func (a *Advisory) reserve(ctx context.Context, r driver.Request) (*claim, error) {
 	delay := backoff.Policy{Base: 4 * time.Millisecond, Max: 64 * time.Millisecond}
 	for n := 0; ; n++ {
-		h, err := a.inspect(ctx, c, key)
+		c, err := a.claim(r)
+		if err != nil {
+			return nil, driver.NotApplied(err)
+		}
+		if c != nil {
+			got, err := a.take(ctx, c.s, r.Key)
+			if got || err == nil && mutation.On("advisory-lock") {
+				return c, nil
+			}
+			a.forget(r.Key, c)
+			if err != nil { // whatever the server did ended with the connection
+				return nil, driver.NotApplied(fmt.Errorf("sqllock: acquire: session lock: %w", a.conn.Explain(err)))
+			}
+		}
+		h, err := a.inspect(ctx, a.conn, r.Key)
 		switch {
 		case err == nil:
-			return &driver.HeldError{Holder: h}
+			return nil, &driver.HeldError{Holder: h}
 		case !errors.Is(err, driver.ErrFree):
-			return driver.NotApplied(err)
+			return nil, driver.NotApplied(err)
 		case n == 8 || backoff.Wait(ctx, delay.Delay(n)) != nil:
-			// It stands still past its TTL, or ends.
-			return &driver.HeldError{Holder: driver.Holder{Key: key}}
+			// It stands still past its TTL.
+			return nil, &driver.HeldError{Holder: driver.Holder{Key: r.Key}}
 		}
 	}
 }
 
-// giveBack unlocks and returns the connection to the pool, or closes it.
-func (a *Advisory) giveBack(ctx context.Context, conn *sqldialect.Session, key string) {
-	if ok, err := a.ask(ctx, conn.Conn, a.unlock, key); err != nil || !ok {
-		conn.Kill()
-		return
-	}
-	conn.Return()
-}
-
-// again is an acquire by the token that holds the key.
-func (a *Advisory) again(ctx context.Context, s *session, r driver.Request) (driver.Grant, error) {
-	g, err := a.acquire(ctx, s.conn.Conn, r)
-	if err != nil {
-		a.drop(grant{r.Key, r.Token}, s)
-	} else {
-		s.fence = g.Fence
-		s.extend(r.TTL)
-	}
-	s.leave()
-	return g, err
-}
-
-// keep remembers the connection of a grant, and closes it where the TTL passes
-// without a renewal.
-func (a *Advisory) keep(r driver.Request, fence int64, conn *sqldialect.Session) bool {
-	g := grant{r.Key, r.Token}
-	s := &session{use: make(chan struct{}, 1), conn: conn, fence: fence, until: time.Now().Add(r.TTL)}
-	s.use <- struct{}{}
-	defer s.leave()
+// claim returns the claim of the request, made or found; nil if another token has
+// the key.
+func (a *Advisory) claim(r driver.Request) (*claim, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		return false
+		return nil, errClosed
 	}
-	a.holds[g] = s
-	s.end = time.AfterFunc(r.TTL, func() {
-		s.use <- struct{}{}
-		if !time.Now().Before(s.until) { // not renewed while this waited
-			a.drop(g, s)
+	c := a.claims[r.Key]
+	switch {
+	case c == nil:
+		c = &claim{token: r.Token, s: a.session(r.TTL)}
+		a.claims[r.Key] = c
+	case c.token != r.Token:
+		return nil, nil
+	case c.busy:
+		return nil, errors.New("sqllock: acquire: a request with this token is under way")
+	}
+	c.busy = true
+	return c, nil
+}
+
+var errClosed = errors.New("sqllock: the driver is closed")
+
+// settle ends an acquire that leaves a claim.
+func (a *Advisory) settle(c *claim, fence int64, until time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c.busy, c.until, c.fence = false, until, cmp.Or(fence, c.fence)
+	a.sweepBy(until)
+}
+
+// forget removes a claim that has no session lock.
+func (a *Advisory) forget(key string, c *claim) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.claims[key] == c {
+		delete(a.claims, key)
+	}
+}
+
+// drop gives the session locks of claims back. What a context that has ended leaves
+// undone, the sweep does.
+func (a *Advisory) drop(ctx context.Context, s *session, claims map[string]*claim) {
+	a.mu.Lock()
+	for key, c := range claims {
+		if a.claims[key] == c {
+			delete(a.claims, key)
 		}
-		s.leave()
-	})
-	return true
-}
-
-// enter returns the session of a grant, for the caller alone until leave; nil if
-// there is none, or it was not free before ctx ended.
-func (a *Advisory) enter(ctx context.Context, g grant) *session {
-	a.mu.Lock()
-	s := a.holds[g]
-	a.mu.Unlock()
-	if s == nil {
-		return nil
-	}
-	select {
-	case s.use <- struct{}{}:
-	case <-ctx.Done():
-		return nil
-	}
-	if s.dead {
-		s.leave()
-		return nil
-	}
-	return s
-}
-
-func (s *session) leave() { <-s.use }
-
-// extend is for whoever has entered.
-func (s *session) extend(ttl time.Duration) {
-	s.until = time.Now().Add(ttl)
-	s.end.Reset(ttl)
-}
-
-// forget ends the life of a session that the caller has entered.
-func (a *Advisory) forget(g grant, s *session) {
-	s.dead = true
-	s.end.Stop()
-	a.mu.Lock()
-	if a.holds[g] == s {
-		delete(a.holds, g)
 	}
 	a.mu.Unlock()
-}
-
-// drop closes the connection: the server then frees the lock.
-func (a *Advisory) drop(g grant, s *session) {
-	if !s.dead {
-		a.forget(g, s)
-		s.conn.Kill()
+	if ctx.Err() == nil && a.untake(ctx, s, slices.Collect(maps.Keys(claims))) {
+		return
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	again := time.Now()
+	for key, c := range claims {
+		if a.claims[key] == nil {
+			c.busy, c.until = false, again
+			a.claims[key] = c
+		}
+	}
+	a.sweepBy(again)
 }
 
-// Renew implements [driver.Driver]: it asks whether the connection still has its
-// lock, and renews the row. A lease whose connection was lost goes on as a row
-// alone, and takes a new connection where it can.
+// Renew implements [driver.Driver] as RenewBatch does.
 func (a *Advisory) Renew(ctx context.Context, h driver.Hold) (driver.Grant, error) {
-	g := grant{h.Key, h.Token}
-	s := a.enter(ctx, g)
-	if s == nil || s.fence != h.Fence {
-		if s != nil {
-			s.leave()
+	if err := a.RenewBatch(ctx, []driver.Hold{h})[0]; err != nil {
+		return driver.Grant{}, err
+	}
+	return driver.Grant{Fence: h.Fence}, nil
+}
+
+// RenewBatch implements [driver.BatchRenewer]: it renews the rows, and then asks the
+// connection whether it still has the session locks. The row decides. A lease
+// whose session lock was lost with its connection goes on as a row alone, and gets
+// a new one where that is free.
+func (a *Advisory) RenewBatch(ctx context.Context, holds []driver.Hold) []error {
+	start := time.Now()
+	errs := a.renewAll(ctx, holds)
+	keep, gone := map[*session][]string{}, claimsOf{}
+	a.mu.Lock()
+	for i, h := range holds {
+		c := a.claims[h.Key]
+		mine := c != nil && c.token == h.Token && !c.busy
+		switch {
+		case errs[i] == nil && c == nil && !a.closed:
+			c = &claim{token: h.Token, s: a.session(h.TTL)}
+			a.claims[h.Key] = c
+			mine = true
+			fallthrough
+		case errs[i] == nil && mine:
+			c.fence, c.until = h.Fence, start.Add(h.TTL)
+			keep[c.s] = append(keep[c.s], h.Key)
+			a.sweepBy(c.until)
+		case errors.Is(errs[i], driver.ErrNotOurs) && mine && c.fence == h.Fence:
+			gone.add(h.Key, c)
 		}
-		return a.renew(ctx, a.conn, h)
 	}
-	has, err := a.ask(ctx, s.conn.Conn, a.check, h.Key)
-	if err == nil && has {
-		out, err := a.renew(ctx, s.conn.Conn, h)
-		if err == nil {
-			s.extend(h.TTL)
-		} else {
-			a.drop(g, s)
-		}
-		s.leave()
-		return out, err
+	a.mu.Unlock()
+	if end, ok := ctx.Deadline(); ok { // the answer is known, and should not be late for this
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/2)
+		defer cancel()
 	}
-	a.drop(g, s)
-	s.leave()
-	out, err := a.renew(ctx, a.conn, h)
-	if err != nil {
-		return out, err
+	for s, keys := range keep {
+		a.mind(ctx, s, keys)
 	}
-	// The row is ours, so nobody was let in. Without the session lock it still is.
-	conn, err := a.conn.Pin(ctx)
-	if err != nil {
-		return out, nil //nolint:nilerr // the row is what was asked for; the session lock follows with a later renewal
+	for s, claims := range gone {
+		a.drop(ctx, s, claims)
 	}
-	if got, err := a.ask(ctx, conn.Conn, a.lock, h.Key); err != nil || !got || !a.keep(h.Request, h.Fence, conn) {
-		conn.Kill()
-	}
-	return out, nil
+	return errs
 }
 
 // Release implements [driver.Driver]: the session lock first, so that whoever is
@@ -294,63 +250,109 @@ func (a *Advisory) Release(ctx context.Context, h driver.Hold) (driver.Released,
 	if err := ctx.Err(); err != nil {
 		return 0, driver.NotApplied(fmt.Errorf("sqllock: release: %w", context.Cause(ctx)))
 	}
-	g := grant{h.Key, h.Token}
-	s := a.enter(ctx, g)
-	if s == nil {
-		return a.release(ctx, a.conn, h)
+	a.mu.Lock()
+	c := a.claims[h.Key]
+	mine := c != nil && c.token == h.Token && !c.busy && (h.Fence == 0 || h.Fence == c.fence)
+	a.mu.Unlock()
+	if mine {
+		a.drop(ctx, c.s, map[string]*claim{h.Key: c})
 	}
-	defer s.leave()
-	if h.Fence != 0 && s.fence != h.Fence {
-		return a.release(ctx, a.conn, h)
-	}
-	if ok, err := a.ask(ctx, s.conn.Conn, a.unlock, h.Key); err != nil || !ok {
-		a.drop(g, s)
-		return a.release(ctx, a.conn, h)
-	}
-	out, err := a.release(ctx, s.conn.Conn, h)
-	if err != nil {
-		a.drop(g, s)
-		return out, err
-	}
-	a.forget(g, s)
-	s.conn.Return()
-	return out, nil
+	return a.release(ctx, a.conn, h)
 }
 
-// ForceRelease implements [driver.Inspector]: it frees the row, and ends the
-// connection that has the session lock. The latter needs the same database user,
-// or one that may end others' connections.
+// ForceRelease implements [driver.Inspector]: it frees the row, ends the connection
+// that has the session lock, and waits until the lock is free. Other keys with
+// their session locks on that connection go on as rows, and get new ones with
+// their next renewal. It needs the same database user as the holder, or one that
+// may end others' connections.
 func (a *Advisory) ForceRelease(ctx context.Context, key string) (driver.Released, error) {
 	out, err := a.rows.ForceRelease(ctx, key)
 	if err != nil {
 		return out, err
 	}
-	if a.conn.Dialect == sqldialect.Postgres() {
-		err = a.conn.Query(ctx, a.kick, []any{a.name(key)}, func(sqldialect.Rows) error { return nil })
-	} else {
-		var id sql.NullInt64
-		if err = a.conn.QueryRow(ctx, a.kick, []any{a.name(key)}, &id); err == nil && id.Valid {
-			_, err = a.conn.Exec(ctx, fmt.Sprintf("KILL CONNECTION %d", id.Int64))
-		}
-	}
-	if err != nil {
+	if _, err := a.sql.kick(ctx, a.conn, a.name(key), func(int64) bool { return true }); err != nil {
 		return 0, fmt.Errorf("sqllock: force release: the row is free, the holder's connection could not be ended: %w", a.conn.Explain(err))
 	}
 	return out, nil
 }
+
+// sweepBy has the sweep run at t at the latest. The caller holds mu.
+func (a *Advisory) sweepBy(t time.Time) {
+	if a.closed || !a.sweepAt.IsZero() && !t.Before(a.sweepAt) {
+		return
+	}
+	a.sweepAt = t
+	if a.sweep == nil {
+		a.sweep = time.AfterFunc(time.Until(t), a.over)
+	} else {
+		a.sweep.Reset(time.Until(t))
+	}
+}
+
+// claimsOf are claims by session and key.
+type claimsOf map[*session]map[string]*claim
+
+func (m claimsOf) add(key string, c *claim) {
+	if m[c.s] == nil {
+		m[c.s] = map[string]*claim{}
+	}
+	m[c.s][key] = c
+}
+
+// over gives back the session locks of claims that nobody renewed: their rows have
+// ended.
+func (a *Advisory) over() {
+	a.mu.Lock()
+	if a.closed {
+		a.mu.Unlock()
+		return
+	}
+	a.sweeping.Add(1)
+	defer a.sweeping.Done()
+	now := time.Now()
+	ended := claimsOf{}
+	var next time.Time
+	for key, c := range a.claims {
+		switch {
+		case c.busy:
+		case !now.Before(c.until):
+			ended.add(key, c)
+		case next.IsZero() || c.until.Before(next):
+			next = c.until
+		}
+	}
+	a.sweepAt = time.Time{}
+	if !next.IsZero() {
+		a.sweepBy(next)
+	}
+	a.mu.Unlock()
+	for s, claims := range ended {
+		ctx, cancel := context.WithTimeout(context.Background(), sweepLimit) // a root: nobody asked for this
+		a.drop(ctx, s, claims)
+		cancel()
+	}
+}
+
+// sweepLimit bounds what a sweep asks; a connection that does not answer is closed.
+const sweepLimit = time.Second
 
 // Close closes the connections of what is still held; the rows end with their TTL.
 // It leaves the database open.
 func (a *Advisory) Close() error {
 	a.mu.Lock()
 	a.closed = true
-	left := make(map[grant]*session, len(a.holds))
-	maps.Copy(left, a.holds)
-	a.mu.Unlock()
-	for g, s := range left {
-		s.use <- struct{}{}
-		a.drop(g, s)
-		s.leave()
+	if a.sweep != nil {
+		a.sweep.Stop()
 	}
+	left := a.sessions
+	a.sessions, a.claims = map[time.Duration]*session{}, map[string]*claim{}
+	a.mu.Unlock()
+	for _, s := range left {
+		s.use <- struct{}{} // what is under way has a time limit
+		s.kill()
+		s.closed = true
+		<-s.use
+	}
+	a.sweeping.Wait()
 	return nil
 }

@@ -27,6 +27,9 @@ var (
 // Limits implements [driver.Limiter].
 func (r *rows) Limits() driver.Limits { return driver.Limits{MinTTL: minTTL} }
 
+// Serves implements [driver.Partial]: the rows tell all that is asked.
+func (r *rows) Serves(any) bool { return true }
+
 // Acquire implements [driver.Driver] by one statement.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	return d.acquire(ctx, d.conn, r)
@@ -46,6 +49,10 @@ func (d *Driver) Release(ctx context.Context, h driver.Hold) (driver.Released, e
 // RenewBatch implements [driver.BatchRenewer] by one statement for each TTL that
 // the holds have, which is one as a rule.
 func (d *Driver) RenewBatch(ctx context.Context, holds []driver.Hold) []error {
+	return d.renewAll(ctx, holds)
+}
+
+func (r *rows) renewAll(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
 	groups := map[time.Duration][]int{}
 	for i := range holds {
@@ -55,8 +62,8 @@ func (d *Driver) RenewBatch(ctx context.Context, holds []driver.Hold) []error {
 		// In key order, so that batches that meet wait for each other in one direction.
 		slices.SortFunc(all, func(a, b int) int { return cmp.Compare(holds[a].Key, holds[b].Key) })
 		for len(all) > 0 {
-			n := min(len(all), batchMax(d.conn.Dialect))
-			d.renewGroup(ctx, ttl, holds, all[:n], errs)
+			n := min(len(all), batchMax(r.conn.Dialect))
+			r.renewGroup(ctx, ttl, holds, all[:n], errs)
 			all = all[n:]
 		}
 	}
@@ -77,7 +84,7 @@ type grant struct {
 	token driver.Token
 }
 
-func (d *Driver) renewGroup(ctx context.Context, ttl time.Duration, holds []driver.Hold, group []int, errs []error) {
+func (r *rows) renewGroup(ctx context.Context, ttl time.Duration, holds []driver.Hold, group []int, errs []error) {
 	renewed := make(map[grant]int64, len(group))
 	collect := func(row sqldialect.Rows) error {
 		var g grant
@@ -88,14 +95,14 @@ func (d *Driver) renewGroup(ctx context.Context, ttl time.Duration, holds []driv
 		renewed[g] = fence
 		return err
 	}
-	err := d.do(ctx, "renew", func(q *texts) error {
+	err := r.do(ctx, "renew", func(q *texts) error {
 		clear(renewed)
-		where, args := d.those(holds, group)
-		query, args := d.limited(ctx, q, q.renewMany+where, append([]any{ttl.Microseconds()}, args...)...)
+		where, args := r.those(holds, group)
+		query, args := r.limited(ctx, q, q.renewMany+where, append([]any{ttl.Microseconds()}, args...)...)
 		if q.alive == "" {
-			return d.conn.Query(ctx, query, args, collect)
+			return r.conn.Query(ctx, query, args, collect)
 		}
-		n, err := d.conn.Exec(ctx, query, args...)
+		n, err := r.conn.Exec(ctx, query, args...)
 		if err != nil {
 			return err
 		}
@@ -106,8 +113,8 @@ func (d *Driver) renewGroup(ctx context.Context, ttl time.Duration, holds []driv
 			return nil
 		}
 		// Some are gone: whatever is alive is renewed.
-		where, args = d.those(holds, group)
-		return d.conn.Query(ctx, q.alive+where, args, collect)
+		where, args = r.those(holds, group)
+		return r.conn.Query(ctx, q.alive+where, args, collect)
 	})
 	for _, i := range group {
 		switch {
@@ -120,8 +127,8 @@ func (d *Driver) renewGroup(ctx context.Context, ttl time.Duration, holds []driv
 }
 
 // those ends a statement for the holds of the group, with its parameters.
-func (d *Driver) those(holds []driver.Hold, group []int) (where string, args []any) {
-	if d.conn.Dialect == sqldialect.Postgres() {
+func (r *rows) those(holds []driver.Hold, group []int) (where string, args []any) {
+	if r.conn.Dialect == sqldialect.Postgres() {
 		// One text for any number of holds, which the client prepares once.
 		names, tokens, fences := make([]string, len(group)), make([][]byte, len(group)), make([]int64, len(group))
 		for at, i := range group {
@@ -133,13 +140,13 @@ func (d *Driver) those(holds []driver.Hold, group []int) (where string, args []a
 	// of tuples for an index.
 	args = make([]any, 0, 4*len(group))
 	for _, i := range group {
-		args = append(args, d.text(holds[i].Key))
+		args = append(args, r.text(holds[i].Key))
 	}
 	for _, i := range group {
-		args = append(args, d.text(holds[i].Key), holds[i].Token[:], holds[i].Fence)
+		args = append(args, r.text(holds[i].Key), holds[i].Token[:], holds[i].Fence)
 	}
-	where = d.conn.List(len(group)) + " AND (name, token, fence) IN " + d.conn.Tuples(len(group), 3)
-	if d.conn.Dialect == sqldialect.SQLite() {
+	where = r.conn.List(len(group)) + " AND (name, token, fence) IN " + r.conn.Tuples(len(group), 3)
+	if r.conn.Dialect == sqldialect.SQLite() {
 		where += " RETURNING name, token, fence"
 	}
 	return where, args

@@ -84,7 +84,7 @@ func TestRowThatIsLockedIsBusy(t *testing.T) {
 		if err := blocker.Exec("UPDATE solotick_locks SET beats = beats + 1").Error; err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := contextWithin(t, 400*time.Millisecond)
+		ctx, cancel := contextWithin(t, time.Second)
 		defer cancel()
 		_, err := d.Acquire(ctx, request("k"))
 		var held *driver.HeldError
@@ -243,6 +243,7 @@ func TestAdvisoryRefusalsLeakNoConnection(t *testing.T) {
 
 // The pool ends connections after a second; the lock's is not the pool's meanwhile.
 func TestAdvisoryOutlivesThePoolsLifetime(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes 5 s")
 	}

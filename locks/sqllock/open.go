@@ -17,6 +17,7 @@ type Mode string
 const (
 	ModeLease    Mode = "lease"    // a row with an end: [Driver]; the default
 	ModeAdvisory Mode = "advisory" // a session lock beside the row: [Advisory]
+	ModeRow      Mode = "row"      // a transaction that has locked the row: [Row]
 )
 
 // Settings are what the configurations of all databases have.
@@ -28,9 +29,9 @@ type Settings struct {
 // Validate reports the first setting that cannot work.
 func (s Settings) Validate() error {
 	switch s.Mode {
-	case "", ModeLease, ModeAdvisory:
+	case "", ModeLease, ModeAdvisory, ModeRow:
 	default:
-		return fmt.Errorf("sqllock: mode: %q is none: use %s or %s", s.Mode, ModeLease, ModeAdvisory)
+		return fmt.Errorf("sqllock: mode: %q is none: use %s, %s or %s", s.Mode, ModeLease, ModeAdvisory, ModeRow)
 	}
 	if s.TablePrefix != "" {
 		if err := sqldialect.CheckPrefix(s.TablePrefix); err != nil {
@@ -43,6 +44,7 @@ func (s Settings) Validate() error {
 // Backend is a driver of any mode.
 type Backend interface {
 	driver.Driver
+	driver.Partial
 	driver.Inspector
 	driver.Limiter
 	Migrate(ctx context.Context) error
@@ -57,18 +59,27 @@ func OpenBackend(db *gorm.DB, s Settings, closer func() error) (Backend, error) 
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	if s.Mode == ModeAdvisory {
-		a, err := NewAdvisory(db, WithPrefix(s.TablePrefix))
+	prefix := WithPrefix(s.TablePrefix)
+	switch s.Mode {
+	case ModeAdvisory:
+		a, err := NewAdvisory(db, prefix)
 		if err != nil {
 			return nil, err
 		}
 		return &ownedAdvisory{a, closer}, nil
+	case ModeRow:
+		r, err := NewRow(db, prefix)
+		if err != nil {
+			return nil, err
+		}
+		return &ownedRow{r, closer}, nil
+	default:
+		d, err := NewDriver(db, prefix)
+		if err != nil {
+			return nil, err
+		}
+		return &owned{d, closer}, nil
 	}
-	d, err := NewDriver(db, WithPrefix(s.TablePrefix))
-	if err != nil {
-		return nil, err
-	}
-	return &owned{d, closer}, nil
 }
 
 // Channel is the name under which PostgreSQL notifies of keys that were freed,
@@ -92,6 +103,19 @@ type ownedAdvisory struct {
 // Close implements io.Closer.
 func (o *ownedAdvisory) Close() error {
 	if err := o.Advisory.Close(); err != nil {
+		return err
+	}
+	return o.closer()
+}
+
+type ownedRow struct {
+	*Row
+	closer func() error
+}
+
+// Close implements io.Closer.
+func (o *ownedRow) Close() error {
+	if err := o.Row.Close(); err != nil {
 		return err
 	}
 	return o.closer()

@@ -58,8 +58,11 @@ func (r *rows) do(ctx context.Context, what string, fn func(*texts) error) error
 	if err != nil {
 		return driver.NotApplied(fmt.Errorf("sqllock: %s: %w", what, r.conn.Explain(err)))
 	}
-	// A deadlock or a conflict of snapshots is over as soon as it is told.
-	try := func() error { return r.conn.Retry(ctx, func() error { return fn(q) }) }
+	// A deadlock or a conflict of snapshots is over as soon as it is told, and tried
+	// again. A wait that came to its limit is not: it has used up the time for it.
+	early, cancel := context.WithTimeout(ctx, limit(ctx)*2/3)
+	defer cancel()
+	try := func() error { return r.conn.Retry(early, func() error { return fn(q) }) }
 	err = try()
 	if r.conn.Classify(err) == sqldialect.Schema {
 		if up := r.schema.Up(ctx, r.conn); up != nil {

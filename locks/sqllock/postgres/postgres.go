@@ -23,7 +23,7 @@ const Name = "postgres"
 type Config struct {
 	// Server says how to reach the database.
 	Server sqldialect.ServerConfig `yaml:",inline"`
-	// Mode is lease or advisory. Default lease.
+	// Mode is lease, advisory or row. Default lease.
 	Mode sqllock.Mode `yaml:"mode"`
 	// TablePrefix begins the name of the table. Default solotick_.
 	TablePrefix string `yaml:"table_prefix"`
@@ -120,7 +120,7 @@ func Open(cfg Config) (driver.Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqllock: %w", err)
 	}
-	if cfg.Mode == sqllock.ModeAdvisory {
+	if cfg.Mode == sqllock.ModeRow {
 		// Every key held has a connection: the bound is the number of keys.
 		if pool, err := db.DB(); err == nil && cfg.Server.MaxConns <= 0 {
 			pool.SetMaxOpenConns(0)

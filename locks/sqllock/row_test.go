@@ -1,0 +1,263 @@
+package sqllock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/solotick/solotick/internal/faultproxy"
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/driver"
+	"github.com/solotick/solotick/locks/sqllock"
+)
+
+// What mode row promises, and no more: the suite of lockstest is for leases.
+
+func (p *place) rowDriver(t *testing.T, addr string) driver.Driver {
+	t.Helper()
+	d := p.driver(t, addr, sqllock.ModeRow)
+	t.Cleanup(func() {
+		if err := d.(interface{ Close() error }).Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func refused(t *testing.T, d driver.Driver, key string) {
+	t.Helper()
+	var held *driver.HeldError
+	if _, err := d.Acquire(t.Context(), request(key)); !errors.As(err, &held) || held.Holder.Key != key {
+		t.Fatalf("acquire of a held key: %v", err)
+	}
+}
+
+func TestRowHoldsAKey(t *testing.T) {
+	eachPlace(t, func(t *testing.T, p *place) {
+		a, b := p.rowDriver(t, p.addr), p.rowDriver(t, p.addr)
+		h := hold(t, a, request("k"))
+		refused(t, b, "k")
+		refused(t, a, "k")
+		if g, err := a.Acquire(t.Context(), h.Request); err != nil || g.Fence != h.Fence {
+			t.Errorf("the same token again: %+v, %v, had fence %d", g, err, h.Fence)
+		}
+		if _, err := a.Renew(t.Context(), h); err != nil {
+			t.Errorf("renew: %v", err)
+		}
+		other := h
+		other.Token = driver.NewToken()
+		if _, err := a.Renew(t.Context(), other); !errors.Is(err, driver.ErrNotOurs) {
+			t.Errorf("renewal of another token: %v", err)
+		}
+		if _, err := b.Renew(t.Context(), h); err == nil || errors.Is(err, driver.ErrNotOurs) {
+			t.Errorf("renewal by another process: %v", err)
+		}
+		if out, err := b.Release(t.Context(), other); err != nil || out != driver.ReleasedOther {
+			t.Errorf("release of another's: %v, %v", out, err)
+		}
+		for _, want := range []driver.Released{driver.ReleasedOK, driver.ReleasedGone} {
+			if out, err := a.Release(t.Context(), h); err != nil || out != want {
+				t.Errorf("release: %v, %v, want %v", out, err, want)
+			}
+		}
+		if _, err := a.Renew(t.Context(), h); !errors.Is(err, driver.ErrNotOurs) {
+			t.Errorf("renewal after the release: %v", err)
+		}
+		next := hold(t, b, request("k"))
+		if next.Fence <= h.Fence {
+			t.Errorf("fence %d after %d", next.Fence, h.Fence)
+		}
+		if _, err := b.Release(t.Context(), next); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A rollback gives the row's number back; the fence grows all the same.
+func TestRowFenceGrowsOverARollback(t *testing.T) {
+	eachPlace(t, func(t *testing.T, p *place) {
+		d := p.rowDriver(t, p.addr)
+		last := int64(0)
+		for range 3 {
+			r := request("k")
+			r.TTL = time.Second
+			h := hold(t, d, r)
+			if h.Fence <= last {
+				t.Errorf("fence %d after %d", h.Fence, last)
+			}
+			last = h.Fence
+			p.endConnections(t)
+			if _, err := d.Renew(t.Context(), h); !errors.Is(err, driver.ErrNotOurs) {
+				t.Errorf("renewal over a connection that was ended: %v", err)
+			}
+		}
+	})
+}
+
+// endConnections ends what the user with few rights has open, and waits for it.
+func (p *place) endConnections(t *testing.T) {
+	t.Helper()
+	ids := "SELECT pid FROM pg_stat_activity WHERE usename = 'locker' AND datname = current_database()"
+	end := "SELECT pg_terminate_backend(?)"
+	if p.name == "mariadb" {
+		ids = "SELECT id FROM information_schema.processlist WHERE user = 'locker' AND db = DATABASE()"
+		end = "KILL ?"
+	}
+	for {
+		var found []int64
+		if err := p.admin.Raw(ids).Scan(&found).Error; err != nil {
+			t.Fatal(err)
+		}
+		if len(found) == 0 {
+			return
+		}
+		for _, id := range found {
+			_ = p.admin.Exec(end, id).Error // it may have ended since
+		}
+	}
+}
+
+// A process that dies holds nothing; one that stands still, or is cut off, holds the
+// row until the server misses it.
+func TestRowEndsWithItsTTL(t *testing.T) {
+	eachPlace(t, func(t *testing.T, p *place) {
+		proxy := faultproxy.Start(t, p.addr)
+		cut, other := p.rowDriver(t, proxy.Addr()), p.rowDriver(t, p.addr)
+		r := request("k")
+		r.TTL = time.Second
+		start := time.Now()
+		h := hold(t, cut, r)
+		proxy.BlackHole(faultproxy.Both)
+		wait, cancel := contextWithin(t, 20*time.Second)
+		defer cancel()
+		for {
+			g, err := other.Acquire(wait, request("k"))
+			var held *driver.HeldError
+			if err == nil {
+				if time.Since(start) < r.TTL {
+					t.Errorf("passed over after %v of %v", time.Since(start), r.TTL)
+				}
+				if g.Fence <= h.Fence {
+					t.Errorf("fence %d after %d", g.Fence, h.Fence)
+				}
+				break
+			}
+			if !errors.As(err, &held) {
+				t.Fatal(err)
+			}
+			<-time.After(20 * time.Millisecond) // real time: a server counts it
+		}
+		proxy.Pass()
+	})
+}
+
+func TestRowCountsUnderTheLock(t *testing.T) {
+	eachPlace(t, func(t *testing.T, p *place) {
+		var all sync.WaitGroup
+		count := 0 // guarded by the lock alone: the race detector looks on
+		var inside sync.Mutex
+		for range 3 {
+			l, err := locks.New(p.rowDriver(t, p.addr), locks.Config{TTL: 10 * time.Second, Poll: 20 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := l.Close(context.Background()); err != nil {
+					t.Error(err)
+				}
+			})
+			for range 2 {
+				all.Go(func() {
+					for range 5 {
+						err := l.Do(t.Context(), "k", func(context.Context, *locks.Lease) error {
+							if !inside.TryLock() {
+								t.Error("two are inside")
+								return nil
+							}
+							count++
+							inside.Unlock()
+							return nil
+						})
+						if err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+		if count != 30 {
+			t.Errorf("count %d of 30", count)
+		}
+	})
+}
+
+// A connection comes back to the pool as it was.
+func TestRowLeavesTheConnectionAsItWas(t *testing.T) {
+	eachPlace(t, func(t *testing.T, p *place) {
+		db := p.user(t, 1)
+		setting := map[string]string{"postgres": "SHOW idle_in_transaction_session_timeout", "mariadb": "SELECT @@session.wait_timeout"}[p.name]
+		read := func() (s string) {
+			if err := db.Raw(setting).Scan(&s).Error; err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		before := read()
+		d, err := sqllock.NewRow(db)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.makeRow(t, "k")
+		h := hold(t, d, request("k"))
+		if out, err := d.Release(t.Context(), h); err != nil || out != driver.ReleasedOK {
+			t.Fatal(out, err)
+		}
+		if after := read(); after != before {
+			t.Errorf("the pool's connection has %q, had %q", after, before)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// makeRow makes a key's row.
+func (p *place) makeRow(t *testing.T, key string) {
+	t.Helper()
+	d := newDriver(t, p.admin)
+	if _, err := d.Release(t.Context(), hold(t, d, request(key))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A lease keeps mode row out, and is told.
+func TestRowRespectsALease(t *testing.T) {
+	eachPlace(t, func(t *testing.T, p *place) {
+		lease := newDriver(t, p.user(t, 2))
+		h := hold(t, lease, request("k"))
+		d := p.rowDriver(t, p.addr)
+		var held *driver.HeldError
+		if _, err := d.Acquire(t.Context(), request("k")); !errors.As(err, &held) || held.Holder.Token != h.Token || held.Holder.Remaining <= 0 {
+			t.Errorf("acquire of a leased key: %v", err)
+		}
+		if out, err := d.Release(t.Context(), driver.Hold{Request: request("k")}); err != nil || out != driver.ReleasedOther {
+			t.Errorf("release of a leased key: %v, %v", out, err)
+		}
+	})
+}
+
+func TestRowAndAdvisoryNeedAServer(t *testing.T) {
+	db := openDB(t, t.TempDir()+"/locks.db")
+	if _, err := sqllock.NewRow(db); err == nil {
+		t.Error("mode row on SQLite was accepted")
+	}
+	if _, err := sqllock.NewAdvisory(db); err == nil {
+		t.Error("mode advisory on SQLite was accepted")
+	}
+	if err := (sqllock.Settings{Mode: "rows"}).Validate(); err == nil {
+		t.Error("a mode that is none was accepted")
+	}
+}
