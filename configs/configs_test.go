@@ -25,7 +25,7 @@ import (
 const canary = "kanarienvogel4711"
 
 func options() configs.Options {
-	env := map[string]string{"SYNC_TOKEN": canary, "TOKEN": canary}
+	env := map[string]string{"SYNC_TOKEN": canary, "TOKEN": canary, "REDIS_PASSWORD": canary}
 	return configs.Options{
 		Env: func(name string) (string, bool) { v, ok := env[name]; return v, ok },
 		ReadFile: func(path string) ([]byte, error) {
@@ -35,7 +35,7 @@ func options() configs.Options {
 			return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 		},
 		StoreDrivers: []string{"sqlite"},
-		LockDrivers:  []string{"memory", "sqlite"},
+		LockDrivers:  []string{"memory", "redis", "sqlite"},
 	}
 }
 
@@ -171,7 +171,7 @@ func TestProblems(t *testing.T) {
 		{"namespace: a\nstoer: {}", []string{`c.yaml:2:1: unknown key "stoer": did you mean store?`}},
 		{"namespace: a\nstore: {driver: sqlit}", []string{`c.yaml:2:17: store.driver: "sqlit" is not a name known here: did you mean sqlite? allowed are sqlite`}},
 		{"namespace: a\nstore: {table_prefix: 'Bobby; --'}", []string{`c.yaml:2:23: store.table_prefix: "Bobby; --" cannot begin the name of a table: use`}},
-		{"namespace: a\nlocks: {driver: redsi}", []string{`c.yaml:2:17: locks.driver: "redsi" is not a name known here: allowed are store, memory, sqlite`}},
+		{"namespace: a\nlocks: {driver: redsi}", []string{`c.yaml:2:17: locks.driver: "redsi" is not a name known here: did you mean redis? allowed are store, memory, redis, sqlite`}},
 		{"namespace: a\nlocks: {driver: sqlite, sqlit: {dsn: x}}", []string{`c.yaml:2:25: locks: unknown key "sqlit": did you mean sqlite?`}},
 		{"namespace: a\nlocks: {tll: 10s}", []string{`c.yaml:2:9: locks: unknown key "tll": did you mean ttl?`}},
 		{"namespace: a\nlocks: {ttl: 2s, renew_interval: 1s}", []string{"c.yaml:2:14: locks.ttl: 2s leaves no room for a second renewal: "}},

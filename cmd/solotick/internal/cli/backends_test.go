@@ -84,31 +84,47 @@ func TestPartOfAnotherDriverIsLeftAlone(t *testing.T) {
 	}
 }
 
-var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
+var (
+	yamlBlock  = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
+	driverPart = regexp.MustCompile(`(?m)^  # (([a-z]+): \{.*)$`) // that a comment offers
+)
 
-// TestDocumentedFilesAreGood: this program takes every file that the documents show.
+// TestDocumentedFilesAreGood: this program takes every file that the documents show,
+// and every sample.
 func TestDocumentedFilesAreGood(t *testing.T) {
 	root := filepath.Join("..", "..", "..", "..")
-	names, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	drivers := map[string]bool{}
-	for _, name := range append(names, filepath.Join(root, "README.md")) {
-		text, err := os.ReadFile(name)
+	check := func(name, text string) {
+		o := known()
+		o.Env = func(string) (string, bool) { return "set", true }
+		o.ReadFile = func(string) ([]byte, error) { return []byte("read.db"), nil }
+		l, err := configs.Parse(name, []byte(text), o)
 		if err != nil {
-			t.Fatal(err)
+			t.Errorf("%v, in\n%s", err, text)
+			return
 		}
-		for _, m := range yamlBlock.FindAllStringSubmatch(string(text), -1) {
-			o := known()
-			o.Env = func(string) (string, bool) { return "set", true }
-			o.ReadFile = func(string) ([]byte, error) { return []byte("postgres://u@localhost/d"), nil }
-			l, err := configs.Parse(filepath.Base(name), []byte(m[1]), o)
+		drivers[l.Locks.Driver] = true
+	}
+	for _, pattern := range []string{"README.md", "docs/*.md", "configs/*.yaml"} {
+		names, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(names) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, names, err)
+		}
+		for _, name := range names {
+			text, err := os.ReadFile(name)
 			if err != nil {
-				t.Errorf("%v, in\n%s", err, m[1])
+				t.Fatal(err)
+			}
+			if filepath.Ext(name) == ".yaml" {
+				check(name, string(text))
+				for _, m := range driverPart.FindAllStringSubmatch(string(text), -1) {
+					check(name, "namespace: a\nlocks:\n  driver: "+m[2]+"\n  "+m[1]+"\n")
+				}
 				continue
 			}
-			drivers[l.Locks.Driver] = true
+			for _, m := range yamlBlock.FindAllStringSubmatch(string(text), -1) {
+				check(name, m[1])
+			}
 		}
 	}
 	for _, want := range append(lockDrivers(), configs.LocksInStore) {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -92,5 +94,33 @@ func TestLocksShowNothingThatATerminalObeys(t *testing.T) {
 	}
 	if text := describe(h); strings.Contains(text, "\x1b") {
 		t.Errorf("%q", text)
+	}
+}
+
+func TestLocksRefuseNonsense(t *testing.T) {
+	memory := filepath.Join(t.TempDir(), "memory.yaml")
+	if err := os.WriteFile(memory, []byte("namespace: test\nlocks: {driver: memory}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ args, want string }{
+		{"release", "accepts 1 arg"},
+		{"release a b", "accepts 1 arg"},
+		{"release  --yes", "accepts 1 arg"},
+		{"list --limit 0", "--limit: 0 is outside 1 to 10000"},
+		{"list --limit 10001", "--limit: 10001 is outside"},
+		{"list x", "unknown command"},
+		{"list -c " + memory, "excludes nobody outside of one process"},
+		{"release k -y -c " + memory, "excludes nobody outside of one process"},
+		{"list -c none.yaml", "no such file"},
+		{"lst", `unknown command "lst": did you mean list`},
+	} {
+		var out, errs bytes.Buffer
+		if code := Run(append([]string{"locks"}, strings.Fields(c.args)...), nil, &out, &errs); code != exitUsage || !strings.Contains(errs.String(), c.want) || out.Len() > 0 {
+			t.Errorf("locks %s: code %d, %s%s", c.args, code, &out, &errs)
+		}
+	}
+	var errs bytes.Buffer
+	if code := Run([]string{"locks", "release", ""}, nil, new(bytes.Buffer), &errs); code != exitUsage || !strings.Contains(errs.String(), "KEY is empty") {
+		t.Errorf("an empty key: code %d, %s", code, &errs)
 	}
 }
