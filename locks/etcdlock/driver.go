@@ -108,7 +108,7 @@ func NewDriver(client *clientv3.Client, opts ...Option) (*Driver, error) {
 		return nil, err
 	}
 	d.prefix += "/"
-	life, end := context.WithCancel(context.Background())
+	life, end := context.WithCancel(context.Background()) //nolint:forbidigo // a root of the driver's own: it outlives its callers
 	d.life, d.end = clientv3.WithRequireLeader(life), end
 	d.hub = newHub(d)
 	return d, nil

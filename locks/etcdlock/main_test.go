@@ -2,6 +2,7 @@ package etcdlock_test
 
 import (
 	"context"
+	"flag"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,7 +17,13 @@ import (
 	"github.com/solotick/solotick/locks/etcdlock"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Main(m)) }
+func TestMain(m *testing.M) {
+	// Most of a test's time is waiting, for which it needs no core of its own.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(testenv.Main(m))
+}
 
 // ttl is a short TTL that etcd honours: it ends leases every half second.
 const ttl = 3 * time.Second

@@ -217,10 +217,11 @@ func (w *wait) inFront(ctx context.Context, poll *time.Timer) error {
 	if err := w.pause(ctx, w.nextLook(), poll, v.told); err != nil {
 		return err
 	}
-	switch w.d.hub.verdict(v) {
-	case removed:
+	end := w.d.hub.verdict(v)
+	if end == removed {
 		return errRemoved
-	case first:
+	}
+	if end == first {
 		w.ahead = nil
 	}
 	return nil

@@ -116,11 +116,7 @@ func (d *Driver) attempt(r driver.Request, queued bool) (*attempt, *hold) {
 	a := &attempt{d: d, r: r, queued: queued, dir: d.dir(r.Key), done: make(chan struct{}), wanted: 1}
 	a.ctx, a.cancel = context.WithCancel(d.ctx)
 	d.attempts[r.Token] = a
-	d.wg.Add(1)
-	go func() {
-		defer d.wg.Done()
-		a.run()
-	}()
+	d.wg.Go(a.run)
 	return a, nil
 }
 
@@ -178,8 +174,7 @@ func (a *attempt) seek() (*hold, driver.Grant, error) {
 		if errors.Is(err, errGone) && (a.queued || try == 0) && backoff.Wait(a.ctx, backoff.Policy{}.Delay(try)) == nil {
 			continue // somebody deleted the node, or the session ended: a new place
 		}
-		var held *driver.HeldError
-		if errors.As(err, &held) {
+		if held, ok := errors.AsType[*driver.HeldError](err); ok {
 			_ = a.withdraw(h) // held all the same; the reaper sees to the node
 			return nil, driver.Grant{}, held
 		}

@@ -140,9 +140,10 @@ func (c console) lineUp(dir string) (path string, err error) {
 		return path, nil
 	}
 	_, _, gone, err := c.GetW(dir + "/" + line[i-1])
-	if err == nil {
+	switch err {
+	case nil:
 		<-gone
-	} else if err == zk.ErrNoNode {
+	case zk.ErrNoNode:
 		err = nil
 	}
 	return path, err

@@ -23,8 +23,9 @@ import (
 // The session timeout is the server's to decide, and a TTL that does not fit it is
 // refused with what would.
 func TestNegotiatedTimeout(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t) // sessions from 1 s to 10 s
-	new := func(cfg locks.Config) (*locks.Locker, error) {
+	open := func(cfg locks.Config) (*locks.Locker, error) {
 		l, err := zklock.New(t.Context(), []string{server.Addr}, &cfg, zklock.WithPrefix("/"+server.Name))
 		if err == nil {
 			t.Cleanup(func() { l.Close(context.Background()) })
@@ -32,11 +33,11 @@ func TestNegotiatedTimeout(t *testing.T) {
 		return l, err
 	}
 	for ttl, want := range map[time.Duration]string{300 * time.Millisecond: "raise it to 666ms", 20 * time.Second: "6.666s"} {
-		if _, err := new(locks.Config{TTL: ttl}); !errors.Is(err, locks.ErrInvalid) || !strings.Contains(err.Error(), "ttl") || !strings.Contains(err.Error(), want) {
+		if _, err := open(locks.Config{TTL: ttl}); !errors.Is(err, locks.ErrInvalid) || !strings.Contains(err.Error(), "ttl") || !strings.Contains(err.Error(), want) {
 			t.Errorf("ttl %v: %v, want an error with %q", ttl, err, want)
 		}
 	}
-	l, err := new(locks.Config{TTL: 4 * time.Second})
+	l, err := open(locks.Config{TTL: 4 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +54,7 @@ func TestNegotiatedTimeout(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t)
 	for name, cut := range map[string]func(*faultproxy.Proxy){
 		"refused": (*faultproxy.Proxy).Refuse,
@@ -89,6 +91,7 @@ func TestUnreachable(t *testing.T) {
 // With a digest user everything belongs to that user, also after a new session;
 // nobody else gets in, and the password is never told.
 func TestDigest(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t)
 	prefix := "/" + server.Name + "/locks"
 	p := faultproxy.Start(t, server.Addr)
@@ -150,6 +153,7 @@ func TestDigest(t *testing.T) {
 
 // What is there already keeps its ACL.
 func TestParentsKeepTheirACL(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t)
 	c := dialConsole(t, server.Addr)
 	top := "/" + server.Name
@@ -164,6 +168,7 @@ func TestParentsKeepTheirACL(t *testing.T) {
 }
 
 func TestPlugin(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t)
 	registry, err := locks.NewRegistry(zklock.Plugin())
 	if err != nil {

@@ -20,6 +20,7 @@ var worldACL = zk.WorldACL(zk.PermAll)
 // The node of a create whose answer was lost is found again, or deleted: nobody is
 // wedged, and the line is empty in the end.
 func TestLostAnswers(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t)
 	prefix := "/" + server.Name
 	c := dialConsole(t, server.Addr)
@@ -69,6 +70,7 @@ func TestLostAnswers(t *testing.T) {
 
 // A connection that is reset costs no lock: the session lives.
 func TestResetIsNoLoss(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t)
 	prefix := "/" + server.Name
 	p := faultproxy.Start(t, server.Addr)
@@ -97,6 +99,7 @@ func TestResetIsNoLoss(t *testing.T) {
 // A session ends while its driver is cut off (apache/curator 1211, 1018): whenever
 // the network heals, the old grant is over, and a new one has a new node.
 func TestExpiryWhileCutOff(t *testing.T) {
+	t.Parallel()
 	for name, heal := range map[string]time.Duration{
 		"healed long before the end": testSession / 3,
 		"healed just before the end": testSession - 20*time.Millisecond,
@@ -104,6 +107,7 @@ func TestExpiryWhileCutOff(t *testing.T) {
 		"healed just after the end":  testSession + 600*time.Millisecond,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := testenv.SharedZooKeeper(t)
 			prefix := "/" + server.Name
 			p := faultproxy.Start(t, server.Addr)
@@ -163,6 +167,7 @@ func TestExpiryWhileCutOff(t *testing.T) {
 // An acquire whose session dies between its node and its answer gets nothing of
 // the old session.
 func TestSessionDiesDuringAcquire(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t)
 	prefix := "/" + server.Name
 	c := dialConsole(t, server.Addr)
@@ -202,6 +207,7 @@ func TestSessionDiesDuringAcquire(t *testing.T) {
 // A node with our name that another session made is not ours: after a reconnection
 // it may be the dying one of the session before (apache/curator 1211, 1018).
 func TestNodeOfAnotherSessionIsNotOurs(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t)
 	prefix := "/" + server.Name
 	c := dialConsole(t, server.Addr)
@@ -232,6 +238,7 @@ func TestNodeOfAnotherSessionIsNotOurs(t *testing.T) {
 // A node that could not be deleted when its caller left is deleted when there is a
 // connection again: its session lives on.
 func TestNodeLeftBehindIsDeleted(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t)
 	prefix := "/" + server.Name
 	c := dialConsole(t, server.Addr)
@@ -261,6 +268,7 @@ func TestNodeLeftBehindIsDeleted(t *testing.T) {
 // Sessions outlive the server, and so do the holds; what was given back meanwhile
 // is.
 func TestServerKilled(t *testing.T) {
+	t.Parallel()
 	server := testenv.ZooKeeper(t)
 	prefix := "/test"
 	l, err := zklock.New(t.Context(), []string{server.Addr()}, &locks.Config{TTL: 6 * time.Second, RequestTimeout: 200 * time.Millisecond, RenewInterval: 500 * time.Millisecond}, zklock.WithPrefix(prefix))
@@ -309,6 +317,7 @@ func TestServerKilled(t *testing.T) {
 
 // A server that is silent is told from a long line.
 func TestSilentServerEndsTheWait(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t)
 	prefix := "/" + server.Name
 	p := faultproxy.Start(t, server.Addr)
@@ -342,6 +351,7 @@ func TestSilentServerEndsTheWait(t *testing.T) {
 
 // Whatever the network does, a driver can be closed.
 func TestCloseWhileCutOff(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t)
 	for name, cut := range map[string]func(p *faultproxy.Proxy){
 		"black hole": func(p *faultproxy.Proxy) { p.BlackHole(faultproxy.Both) },

@@ -145,7 +145,7 @@ func (d *Driver) Renew(ctx context.Context, h driver.Hold) (driver.Grant, error)
 func (d *Driver) RenewBatch(ctx context.Context, holds []driver.Hold) []error {
 	errs := make([]error, len(holds))
 	mine := make([]*hold, len(holds))
-	any := false
+	known := false
 	var foreign []int
 	d.mu.Lock()
 	for i, h := range holds {
@@ -153,7 +153,7 @@ func (d *Driver) RenewBatch(ctx context.Context, holds []driver.Hold) []error {
 		_, ended := d.ended[h.Token]
 		switch {
 		case own != nil && own.key == h.Key && own.fence == h.Fence:
-			mine[i], any = own, true
+			mine[i], known = own, true
 		case own != nil || ended:
 			errs[i] = driver.ErrNotOurs
 		default:
@@ -170,7 +170,7 @@ func (d *Driver) RenewBatch(ctx context.Context, holds []driver.Hold) []error {
 			<-limit
 		})
 	}
-	if any {
+	if known {
 		d.confirm(ctx, mine, errs)
 	}
 	wg.Wait()

@@ -166,9 +166,7 @@ func (d *Driver) ping() {
 		return
 	}
 	d.pinging = true
-	d.wg.Add(1)
-	go func() {
-		defer d.wg.Done()
+	d.wg.Go(func() {
 		_, err := d.conn.Sync(d.prefix)
 		if err != nil {
 			d.opts.log.Debug("zklock: ping", "error", err)
@@ -176,5 +174,5 @@ func (d *Driver) ping() {
 		d.mu.Lock()
 		d.pinging = false
 		d.mu.Unlock()
-	}()
+	})
 }

@@ -153,11 +153,7 @@ func (d *Driver) bury(g *ghost) {
 	d.ghosts = append(d.ghosts, g)
 	if !d.reaping {
 		d.reaping = true
-		d.wg.Add(1)
-		go func() {
-			defer d.wg.Done()
-			d.reap()
-		}()
+		d.wg.Go(d.reap)
 	}
 }
 

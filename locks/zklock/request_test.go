@@ -130,6 +130,7 @@ func TestRoundTrips(t *testing.T) {
 
 // First come, first served, and only the next one is told.
 func TestQueueIsFair(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t)
 	prefix := "/" + server.Name
 	c := dialConsole(t, server.Addr)
@@ -226,6 +227,7 @@ func keep(t *testing.T, d driver.Driver, h driver.Hold) (stop func()) {
 
 // What is not ours in a line is in nobody's way.
 func TestForeignChildren(t *testing.T) {
+	t.Parallel()
 	server := testenv.SharedZooKeeper(t)
 	prefix := "/" + server.Name
 	c := dialConsole(t, server.Addr)

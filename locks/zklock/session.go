@@ -71,9 +71,9 @@ func newDriver(o options) *Driver {
 	if o.user != "" {
 		d.acl = zk.AuthACL(zk.PermAll)
 	}
-	d.ctx, d.end = context.WithCancel(context.Background())
+	d.ctx, d.end = context.WithCancel(context.Background()) //nolint:forbidigo // a root of the driver's own: it outlives its callers
 	d.wire = &wire{dial: o.dial, tls: o.tls}
-	d.wire.ctx, d.wire.end = context.WithCancel(context.Background())
+	d.wire.ctx, d.wire.end = context.WithCancel(context.Background()) //nolint:forbidigo // a root of the driver's own: it outlives its callers
 	return d
 }
 

@@ -126,7 +126,11 @@ func leaseFor(session time.Duration) time.Duration {
 }
 
 func sessionFor(ttl time.Duration) time.Duration {
-	return (ttl*3 + time.Millisecond*2 - 1) / 2 / time.Millisecond * time.Millisecond
+	s := (ttl*3 + 1) / 2
+	if rest := s % time.Millisecond; rest > 0 {
+		s += time.Millisecond - rest
+	}
+	return s
 }
 
 // NewDriver returns a driver with a session of its own on the servers. Close ends
@@ -211,7 +215,7 @@ func (o *options) check(servers []string) ([]string, error) {
 type logger struct{ log *slog.Logger }
 
 func (l logger) Printf(format string, args ...any) {
-	l.log.Debug("zklock: " + fmt.Sprintf(format, args...))
+	l.log.Debug("zklock: the client library says", "text", fmt.Sprintf(format, args...))
 }
 
 // Limits implements [driver.Limiter]: a TTL below two thirds of the negotiated

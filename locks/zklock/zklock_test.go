@@ -3,6 +3,7 @@ package zklock_test
 import (
 	"context"
 	"encoding/binary"
+	"flag"
 	"net"
 	"sync"
 	"testing"
@@ -18,7 +19,13 @@ import (
 	"github.com/solotick/solotick/locks/zklock"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Main(m)) }
+func TestMain(m *testing.M) {
+	// Most of a test's time is waiting, for which it needs no core of its own.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(testenv.Main(m))
+}
 
 const (
 	testTTL     = 1600 * time.Millisecond
@@ -103,8 +110,7 @@ func (c console) deleteLine(tb testing.TB, prefix, key string) {
 	}
 }
 
-func harness(tb testing.TB) lockstest.Harness {
-	server := testenv.SharedZooKeeper(tb)
+func harness(tb testing.TB, server testenv.Space) lockstest.Harness {
 	prefix := "/" + server.Name + "/locks"
 	c := dialConsole(tb, server.Addr)
 	return lockstest.Harness{
@@ -118,11 +124,15 @@ func harness(tb testing.TB) lockstest.Harness {
 	}
 }
 
-func TestConformance(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes minutes")
-	}
-	lockstest.Run(t, harness(t))
+func TestConformance(t *testing.T) { lockstest.Run(t, harness(t, testenv.SharedZooKeeper(t))) }
+
+func TestConformanceThroughAProxy(t *testing.T) {
+	server := testenv.SharedZooKeeper(t)
+	proxy := faultproxy.Start(t, server.Addr)
+	h := harness(t, server)
+	h.New = func(tb testing.TB) driver.Driver { return open(tb, proxy.Addr(), "/"+server.Name+"/locks") }
+	h.Short = true
+	lockstest.Run(t, h)
 }
 
 func BenchmarkLock(b *testing.B) {
