@@ -21,8 +21,12 @@ func TestMain(m *testing.M) {
 	}
 	// The tests wait for the ends of leases most of the time.
 	flag.Parse()
-	if err := flag.Set("test.parallel", "5"); err != nil {
-		panic(err)
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", "5"); err != nil {
+			panic(err)
+		}
 	}
 	goleak.VerifyTestMain(testenv.Main(m))
 }
