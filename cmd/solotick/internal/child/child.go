@@ -26,8 +26,10 @@ type Command struct {
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
-	// Grace is the most time between SIGTERM and SIGKILL. It must be shorter than
-	// what is left of the right when renewals are on time.
+	// Grace is how long before the end of the right the command gets SIGTERM. SIGKILL
+	// follows when a quarter of it is left, so that the command is dead before the end
+	// also where this process is late. It must be shorter than what is left of the
+	// right when renewals are on time.
 	Grace time.Duration
 }
 
@@ -104,7 +106,7 @@ func watch(c Command, cmd *exec.Cmd, right Right, signals <-chan os.Signal, ende
 	}
 	terminateGroup(cmd)
 	// A right that is gone has no time left, whatever its clock says.
-	timer.Reset(min(right.Remaining(), c.Grace))
+	timer.Reset(min(right.Remaining(), c.Grace) - c.Grace/4)
 	var err error
 	select {
 	case err = <-ended:
