@@ -50,6 +50,14 @@ func (s *site) wantShared() error {
 	return nil
 }
 
+// explainHidden says what it means that a backend cannot be looked into.
+func explainHidden(err error) error {
+	if errors.Is(err, locks.ErrUnsupported) {
+		return fmt.Errorf("%w; it does not tell who holds what, and nobody but the holder can give a lock back", err)
+	}
+	return err
+}
+
 // lockRow is a held lock, as "locks list -o json" prints it.
 type lockRow struct {
 	Key         string `json:"key"`
@@ -94,7 +102,8 @@ longer if the holder does not renew, and how many wait in line for it.
 
 What a backend does not tell shows as a dash. ZooKeeper does not tell how long a
 session lives; etcd keeps no time, so since is by the holder's clock there; only
-etcd, ZooKeeper and Redis with fair: true have a line.
+etcd, ZooKeeper and Redis with fair: true have a line. Locks of a SQL database in
+mode row cannot be listed.
 
 Those of the file's namespace are listed: lock:NAMESPACE:command:KEY is one of
 'solotick lock KEY', lock:NAMESPACE:cron:JOB a job's, lock:NAMESPACE:leader the
@@ -124,7 +133,7 @@ leader's. --prefix goes on from lock:NAMESPACE: unless it begins with "lock:".
 		}
 		held, err := locker.List(ctx, keyPrefix(site.namespace(), prefix), limit+1)
 		if err != nil {
-			return err
+			return explainHidden(err)
 		}
 		if len(held) > limit {
 			held = held[:limit]
@@ -208,7 +217,7 @@ has changed, 2 bad arguments or configuration.`,
 		if errors.Is(err, locks.ErrInvalid) {
 			return usageError(err)
 		}
-		return err
+		return explainHidden(err)
 	})
 	return cmd
 }
