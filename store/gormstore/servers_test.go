@@ -47,6 +47,14 @@ func onServers(t *testing.T, run func(t *testing.T, s server)) {
 	}
 }
 
+// oneByOne is onServers for what is measured.
+func oneByOne(t *testing.T, run func(t *testing.T, s server)) {
+	t.Helper()
+	for name, open := range servers {
+		t.Run(name, func(t *testing.T) { run(t, open(t)) })
+	}
+}
+
 // open opens the database, as another process would.
 func (s server) open(tb testing.TB, dsn string, conns int) *gorm.DB {
 	tb.Helper()

@@ -44,6 +44,11 @@ func Parse(c sqldialect.ServerConfig) (*pgx.ConnConfig, error) {
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "solotick"
 	}
+	if cfg.RuntimeParams["plan_cache_mode"] == "" {
+		// A plan that was made and kept while a table was empty scans the whole of it
+		// when it no longer is, until the next autovacuum.
+		cfg.RuntimeParams["plan_cache_mode"] = "force_custom_plan"
+	}
 	if c.TLS.On() {
 		if cfg.TLSConfig, err = c.TLS.Config(cfg.Host); err != nil {
 			return nil, err
@@ -72,6 +77,11 @@ func Open(c sqldialect.ServerConfig) (*gorm.DB, func() error, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("postgresdb: %w", err)
 	}
+	return Connect(cfg, c)
+}
+
+// Connect is Open with what Parse returned, as the caller has changed it.
+func Connect(cfg *pgx.ConnConfig, c sqldialect.ServerConfig) (*gorm.DB, func() error, error) {
 	c = c.Defaults()
 	pool := sql.OpenDB(sqldialect.Patient(stdlib.GetConnector(*cfg), c.ConnectTimeout))
 	pool.SetMaxOpenConns(c.MaxConns)
