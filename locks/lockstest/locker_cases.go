@@ -222,10 +222,15 @@ func longWait(b *bench) {
 	a, p := b.process(), b.process()
 	lease := b.try(a, b.key("k"))
 	got := make(chan *locks.Lease, 1)
-	go func() { got <- b.acquire(p, lease.Key()) }()
+	go func() {
+		defer close(got) // also where acquire ends the goroutine
+		got <- b.acquire(p, lease.Key())
+	}()
 	b.sleep(2 * b.h.TTL)
 	b.release(lease)
-	lease = <-got
+	if lease = <-got; lease == nil {
+		return
+	}
 	if left := time.Until(lease.ValidUntil()); left < b.h.TTL/2 {
 		b.Errorf("%v left of a TTL of %v right after the grant", left, b.h.TTL)
 	}
