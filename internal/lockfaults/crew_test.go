@@ -401,6 +401,6 @@ func (c *crew) judge() figures {
 		}
 	}
 	f := c.record.measure()
-	c.told.grants, c.told.lostByTime, c.told.margin = f.grants, f.lostByTime, f.margin
+	c.told.grants, c.told.lostByTime, c.told.margin, c.told.late = f.grants, f.lostByTime, f.margin, f.late
 	return c.told
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func (c *crew) report() {
 	if f.margin != math.MaxInt64 {
 		margin = round(f.margin)
 	}
-	c.Logf("FIGURES | %s | %v | %d | %d | %s | %s | %s | %s | %s | %s |", c.Name()[len("TestBackends/"):], c.ttl, f.grants,
+	c.Logf("seed %d; late %v\nFIGURES | %s | %v | %d | %d | %s | %s | %s | %s | %s | %s |", c.seed, f.late, c.Name()[len("TestBackends/"):], c.ttl, f.grants,
 		f.lostByTime, margin, f.byServer, round(f.toldAwake), f.waiting, f.away, f.leftBehind)
 }
 
@@ -275,10 +276,14 @@ func (c *crew) storm(ms []*member) {
 	}
 	for n := range rounds(c.T) {
 		i := c.dice.IntN(len(looped))
+		if n%2 == 0 { // things happen to holders rather
+			i = max(0, slices.IndexFunc(looped, c.holds))
+		}
 		m := looped[i]
 		switch what := c.dice.IntN(12); {
 		case what < 4:
 			m.cut(cuts[c.dice.IntN(len(cuts))])
+			c.pass(c.ttl)
 			c.pass(2 * c.ttl)
 			m.heal()
 		case what < 6:
@@ -313,6 +318,23 @@ func (c *crew) storm(ms []*member) {
 			m.quit()
 		}
 	}
+}
+
+// holds says whether the process holds a key, as far as it has told.
+func (c *crew) holds(m *member) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	open := 0
+	for _, e := range c.record.events {
+		switch {
+		case e.Proc != m.name:
+		case e.What == "granted":
+			open = e.N
+		case e.N == open && (e.What == "lost" || e.What == "releasing"):
+			open = 0
+		}
+	}
+	return open != 0
 }
 
 // pass lets up to d pass, in which what the plan has done takes its effect.

@@ -240,6 +240,7 @@ type figures struct {
 	grants     int
 	lostByTime int
 	margin     time.Duration // the smallest, from being told of a loss by time to the next grant
+	late       time.Duration // after the end of the lease, that one was told
 	toldAwake  time.Duration // from waking to being told
 	// Of what scenarios measure beside the record, in words.
 	byServer, waiting, away, leftBehind string
@@ -256,8 +257,8 @@ func (r *record) measure() (f figures) {
 		next[t.key] = t
 		if t.how == byTime {
 			f.lostByTime++
-			if followed {
-				f.margin = min(f.margin, time.Duration(after.at-t.told))
+			if margin := time.Duration(after.at - t.told); followed && margin < f.margin {
+				f.margin, f.late = margin, time.Duration(t.told-t.until)
 			}
 		}
 	}

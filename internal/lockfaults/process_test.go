@@ -390,8 +390,8 @@ func (p *process) loop(ctx context.Context, keys []string, dice *rand.Rand) {
 		if err == nil {
 			h := p.granted(lease, asked)
 			hold := part(ttl / 3)
-			if dice.IntN(8) == 0 {
-				hold *= 6
+			if dice.IntN(3) == 0 {
+				hold *= 9
 			}
 			rest(hold)
 			p.release(h)

@@ -101,18 +101,15 @@ func TestBrokenDriversAreNoticed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
-	// loops is contention without any fault.
-	loops := func(c *crew, a, b *member) {
-		keys := []string{c.key("loop")}
-		for _, m := range []*member{a, b} {
-			m.do(command{Do: "loop", Keys: keys, Seed: c.dice.Uint64()})
-		}
-		c.await(a, "released", keys[0])
-		c.pass(2 * c.ttl)
-		for _, m := range []*member{a, b} {
-			m.do(command{Do: "halt"})
-			c.await(m, "halted", "")
-		}
+	// handOver is what happens without any fault.
+	handOver := func(c *crew, a, b *member) {
+		key := c.key("handed over")
+		a.hold(key)
+		b.acquire(key)
+		c.awaitWaiter(b, key)
+		a.giveBack(key)
+		c.await(b, "granted", key)
+		c.await(b, "wrote", key)
 	}
 	// after is what another gets who waits while something happens to the holder.
 	after := func(happens func(c *crew, holder *member, key string)) func(c *crew, a, b *member) {
@@ -132,8 +129,8 @@ func TestBrokenDriversAreNoticed(t *testing.T) {
 	cut := after(func(_ *crew, holder *member, _ string) { holder.cut(cuts[0]) })
 	force := after(func(c *crew, _ *member, key string) { c.takes(key, func() { c.force(key) }) })
 	for name, run := range map[string]func(c *crew, a, b *member){
-		"grants what is held":  loops,
-		"fences fall":          loops,
+		"grants what is held":  handOver,
+		"fences fall":          handOver,
 		"claims a longer TTL":  cut,
 		"does not tell a loss": force,
 	} {
