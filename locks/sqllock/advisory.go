@@ -219,7 +219,6 @@ func (a *Advisory) RenewBatch(ctx context.Context, holds []driver.Hold) []error 
 		case errs[i] == nil && c == nil && !a.closed:
 			c = &claim{token: h.Token, s: a.session(h.TTL)}
 			a.claims[h.Key] = c
-			mine = true
 			fallthrough
 		case errs[i] == nil && mine:
 			c.fence, c.until = h.Fence, start.Add(h.TTL)
@@ -327,7 +326,7 @@ func (a *Advisory) over() {
 	}
 	a.mu.Unlock()
 	for s, claims := range ended {
-		ctx, cancel := context.WithTimeout(context.Background(), sweepLimit) // a root: nobody asked for this
+		ctx, cancel := context.WithTimeout(context.Background(), sweepLimit) //nolint:forbidigo // a root: nobody asked for this
 		a.drop(ctx, s, claims)
 		cancel()
 	}

@@ -1,6 +1,6 @@
 // Package sqllock is a lock backend in a SQL database, through GORM: one row a
 // key, with an owner token, an end by the database's clock, and a counter that
-// is the fence. It runs on SQLite, PostgreSQL (11 and later; tested on 15) and
+// is the fence. It runs on SQLite, PostgreSQL (12 and later; tested on 15) and
 // MariaDB (10.6 and later; tested on 10.11). There is a way for MySQL 8; nothing
 // was run on MySQL itself. Packages postgres and mysql beside this one have the
 // plugins for configuration files, and link the clients.
@@ -32,19 +32,53 @@
 // Not guaranteed: anything over replicas. A failover that loses the last commits
 // loses leases and fences with them; use synchronous replication. On MySQL, an
 // abandoned statement waits for a row as long as innodb_lock_wait_timeout says (the
-// plugin sets 5 s). Quick answers while somebody keeps a write transaction open on
+// plugin sets 5 s). Who waits does so in no order. Quick answers while somebody keeps a write transaction open on
 // the same SQLite file. SQLite is for processes of one host.
 //
 // # Mode advisory
 //
-// [Advisory] holds a session lock (pg_advisory_lock, GET_LOCK) of a hashed name on a
-// connection of its own beside the row, and grants a key only where both are free.
-// It pays a connection a held key, and two statements an acquire, for one thing: a
-// holder that stands still past its TTL is not passed over while its connection
-// lives. It does not hand over sooner: a key whose holder died is free when the row
-// has ended. It works through no pooler that shares connections between clients,
-// and not between the nodes of Galera or group replication. On any doubt the
-// connection is closed, never returned to the pool.
+// [Advisory] holds a session lock (pg_advisory_lock, GET_LOCK) of a hashed name
+// beside the row, and grants a key only where both are free: the row alone has an end
+// and a fence, the session lock alone outlasts a holder that stands still past its
+// TTL. It pays two statements an acquire and a release, and a connection for each
+// class of TTLs (powers of two) that is in use. That connection is never the pool's
+// again. On any doubt it is closed; its keys go on as rows, and get their session
+// locks again with their next renewal.
+//
+// The server is told to end the connection when it was silent for one and a half
+// to three TTLs (on MariaDB and MySQL in whole seconds; on PostgreSQL since 14,
+// before that the operating system's keep-alive finds it). For so long a holder
+// that stands still is not passed over, and a key whose holder is behind a dead
+// network stays taken. A key whose holder's process died is free when its row ends.
+//
+// It works through no pooler that shares connections between clients (PgBouncer's
+// transaction mode), and not between the nodes of Galera or group replication.
+//
+// # Mode row
+//
+// [Row] holds a key by a transaction that has locked the row with SELECT ... FOR
+// UPDATE, on PostgreSQL and on MariaDB and MySQL. It is for critical sections of
+// moments: the key is free at once when the holder's process dies, also through a
+// pooler in transaction mode. It pays a connection and an open transaction for
+// every key held, which keeps the server from cleaning up behind it. Its fence
+// grows also over a rollback, by the database's clock.
+//
+// It promises less than a lease:
+//   - A connection that breaks (a killed backend, a restart, a failover, a proxy's
+//     idle limit) frees the key before the holder can know; it is told at its next
+//     renewal, and until then only the fence keeps it out.
+//   - Who holds a key is not known to others: no label, no remaining time, no
+//     Inspect, List or ForceRelease. An operator ends the connection instead.
+//   - Only the driver that took a key can renew or release it.
+//   - TTLs are whole seconds on MariaDB and MySQL.
+//   - A key that is held so is busy, that is unavailable, to the other modes.
+//
+// # MySQL
+//
+// What differs from MariaDB, by its manual; nothing was run on it. INSERT returns no
+// row, so an acquire is two statements. A statement cannot be limited by a prefix, so
+// one waits for a row as long as innodb_lock_wait_timeout says. MariaDB before 10.6
+// is treated like it.
 //
 // # What happens when
 //
@@ -52,15 +86,18 @@
 //	                              its lease, less the margin
 //	the server is slow            the request times out, is unknown, and is settled
 //	the server restarts           leases go on, as committed; mode advisory takes its
-//	                              session lock anew and keeps the lease meanwhile
+//	                              session locks anew; mode row: the key is free, and
+//	                              the holder is told at its next renewal
+//	a connection is killed        the same
 //	failed over, read-only        unavailable, nothing was applied
 //	failed over, commits lost     not covered, see above
 //	the holder is cut off         it is told before another is let in
-//	the holder stands still       mode lease: the next one is let in at the lease's end,
-//	                              and only the fence keeps the old one out; mode
-//	                              advisory: nobody is let in
+//	the holder stands still       mode lease and row: the next one is let in at the
+//	                              lease's end, and only the fence keeps the old one
+//	                              out; mode advisory: later, see there
 //	the row is deleted            the holder is told at its next renewal; another may
-//	                              be let in before that, with a higher fence
+//	                              be let in before that, with a higher fence; mode row:
+//	                              it cannot be, while it is held
 //	a forced release              as above; the fence is raised
 //	the row is locked by hand     busy: unavailable, nothing was applied
 //
@@ -77,5 +114,6 @@
 //	GRANT SELECT, INSERT, UPDATE ON solotick_locks TO locker;
 //
 // Whoever makes the tables (by [Driver.Migrate], or at the first use) needs the right
-// to create them. ForceRelease in mode advisory ends connections of the same user.
+// to create them. ForceRelease in mode advisory ends connections of the same user,
+// and so does a driver with connections of its own that it has given up.
 package sqllock

@@ -134,7 +134,6 @@ func TestRowEndsWithItsTTL(t *testing.T) {
 		defer cancel()
 		for {
 			g, err := other.Acquire(wait, request("k"))
-			var held *driver.HeldError
 			if err == nil {
 				if time.Since(start) < r.TTL {
 					t.Errorf("passed over after %v of %v", time.Since(start), r.TTL)
@@ -144,7 +143,7 @@ func TestRowEndsWithItsTTL(t *testing.T) {
 				}
 				break
 			}
-			if !errors.As(err, &held) {
+			if _, held := errors.AsType[*driver.HeldError](err); !held {
 				t.Fatal(err)
 			}
 			<-time.After(20 * time.Millisecond) // real time: a server counts it

@@ -179,7 +179,7 @@ func (a *Advisory) untake(ctx context.Context, s *session, keys []string) bool {
 		}
 		return !has
 	})
-	for part := range slices.Chunk(keys, sessionBatch) {
+	for part := range slices.Chunk(keys, batchMax(a.conn.Dialect)) {
 		freed, err := a.ask(ctx, s, a.sql.unlock, part)
 		if err != nil {
 			return true
@@ -206,13 +206,13 @@ func (a *Advisory) mind(ctx context.Context, s *session, keys []string) {
 		return
 	}
 	var missing []string
-	for part := range slices.Chunk(keys, sessionBatch) {
+	for part := range slices.Chunk(keys, batchMax(a.conn.Dialect)) {
 		missing = append(missing, a.missing(ctx, s, part)...)
 	}
 	if a.connect(ctx, s) != nil { // where the check has found it dead
 		return
 	}
-	for part := range slices.Chunk(missing, sessionBatch) {
+	for part := range slices.Chunk(missing, batchMax(a.conn.Dialect)) {
 		got, err := a.ask(ctx, s, a.sql.lock, part)
 		if err != nil {
 			return
@@ -255,9 +255,6 @@ func (a *Advisory) name(key string) any {
 	sum := sha256.Sum256([]byte(a.table + "/" + key))
 	return hex.EncodeToString(sum[:])
 }
-
-// sessionBatch is the number of names of one statement.
-const sessionBatch = 500
 
 // sessionSQL is how a database spells session locks. On PostgreSQL the operations
 // are queries over a list of numbers that answer each with yes or no; on MySQL they

@@ -158,14 +158,17 @@ func (l *listener) connect(ctx context.Context, cfg **pgx.ConnConfig) (*pgx.Conn
 // listen passes notifications on until the connection fails or ctx ends.
 func (l *listener) listen(ctx context.Context, conn *pgx.Conn) {
 	l.mu.Lock()
-	close(l.up)
+	up := l.up
+	close(up)
 	for _, subs := range l.subs {
 		hintAll(subs)
 	}
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
-		l.up = make(chan struct{})
+		if l.up == up { // else somebody waits for the next one already
+			l.up = make(chan struct{})
+		}
 		l.mu.Unlock()
 	}()
 	for {

@@ -116,7 +116,14 @@ func Open(cfg Config) (driver.Driver, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	db, closer, err := postgresdb.Open(cfg.Server)
+	conn, err := postgresdb.Parse(cfg.Server)
+	if err != nil {
+		return nil, fmt.Errorf("sqllock: %w", err)
+	}
+	// A lock is looked for by its primary key alone, whatever the table holds. To plan
+	// that anew each time would take longer than to do it.
+	conn.RuntimeParams["plan_cache_mode"] = "auto"
+	db, closer, err := postgresdb.Connect(conn, cfg.Server)
 	if err != nil {
 		return nil, fmt.Errorf("sqllock: %w", err)
 	}

@@ -1,0 +1,148 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/lockstest"
+	"github.com/solotick/solotick/locks/sqllock"
+)
+
+// BenchmarkHandOver sets the hand-over of a lease with NOTIFY, from the call of
+// Release to the next holder, beside that of a bare advisory lock, round about. It
+// reports the medians, in µs, and the median of the ratios of each round.
+func BenchmarkHandOver(b *testing.B) {
+	p := places[0].shared(b)
+	lease, bare := newLeasePair(b, p), newBarePair(b, p)
+	const each = 10
+	var ratios, leases, bares []float64
+	for b.Loop() {
+		l, a := handOvers(each, lease.next), handOvers(each, bare.next)
+		leases, bares = append(leases, l), append(bares, a)
+		ratios = append(ratios, l/a)
+	}
+	b.ReportMetric(median(leases), "lease-µs")
+	b.ReportMetric(median(bares), "advisory-µs")
+	b.ReportMetric(median(ratios), "ratio")
+}
+
+func handOvers(n int, next func() time.Duration) float64 {
+	took := make([]float64, n)
+	for i := range took {
+		took[i] = float64(next()) / float64(time.Microsecond)
+	}
+	return median(took)
+}
+
+func median(all []float64) float64 {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[len(sorted)/2]
+}
+
+// leasePair are two processes that hand a key to and fro.
+type leasePair struct {
+	b   *testing.B
+	ls  [2]*locks.Locker
+	fs  [2]*lockstest.Faulty
+	now *locks.Lease
+	at  int
+}
+
+func newLeasePair(b *testing.B, p *place) *leasePair {
+	b.Helper()
+	r := &leasePair{b: b}
+	for i := range r.ls {
+		r.fs[i] = lockstest.NewFaulty(p.driver(b, p.addr, sqllock.ModeLease))
+		l, err := locks.New(r.fs[i].Driver(), locks.Config{TTL: time.Minute})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() {
+			if err := l.Close(context.Background()); err != nil {
+				b.Error(err)
+			}
+		})
+		r.ls[i] = l
+	}
+	var err error
+	if r.now, err = r.ls[0].TryAcquire(context.Background(), "hand-over"); err != nil {
+		b.Fatal(err)
+	}
+	return r
+}
+
+func (r *leasePair) next() time.Duration {
+	r.at = 1 - r.at
+	waiter := r.fs[r.at]
+	looks := waiter.Calls(lockstest.Acquire)
+	come := make(chan *locks.Lease)
+	var got time.Time
+	go func() {
+		lease, err := r.ls[r.at].Acquire(context.Background(), "hand-over")
+		got = time.Now()
+		if err != nil {
+			r.b.Error(err)
+		}
+		come <- lease
+	}()
+	for waiter.Calls(lockstest.Acquire) < looks+2 { // looked, subscribed, looked again
+		time.Sleep(100 * time.Microsecond) // real time: between two measurements
+	}
+	time.Sleep(time.Millisecond) // real time: the second look has its answer
+	start := time.Now()
+	if err := r.now.Release(context.Background()); err != nil {
+		r.b.Fatal(err)
+	}
+	if r.now = <-come; r.now == nil {
+		r.b.FailNow()
+	}
+	return got.Sub(start)
+}
+
+// barePair are two connections that hand an advisory lock to and fro.
+type barePair struct {
+	b     *testing.B
+	conns [2]*sql.Conn
+	at    int
+}
+
+func newBarePair(b *testing.B, p *place) *barePair {
+	b.Helper()
+	r := &barePair{b: b}
+	pool, err := p.user(b, 4).DB()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range r.conns {
+		if r.conns[i], err = pool.Conn(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = r.conns[i].Close() })
+	}
+	r.run(0, "SELECT pg_advisory_lock(1)")
+	return r
+}
+
+func (r *barePair) run(i int, query string) {
+	if _, err := r.conns[i].ExecContext(context.Background(), query); err != nil {
+		r.b.Error(err)
+	}
+}
+
+func (r *barePair) next() time.Duration {
+	from := r.at
+	r.at = 1 - r.at
+	come := make(chan time.Time)
+	go func() {
+		r.run(r.at, "SELECT pg_advisory_lock(1)")
+		come <- time.Now()
+	}()
+	time.Sleep(2 * time.Millisecond) // real time: it waits at the server
+	start := time.Now()
+	r.run(from, "SELECT pg_advisory_unlock(1)")
+	return (<-come).Sub(start)
+}
