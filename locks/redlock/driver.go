@@ -5,12 +5,15 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/mutation"
 	"github.com/solotick/solotick/locks/driver"
 )
 
@@ -25,6 +28,9 @@ type Driver struct {
 	ordered bool          // fences grow: the second round
 	timeout time.Duration // of a request to a node; 0 for one that fits the TTL
 	owned   bool          // Close closes the clients
+	log     *slog.Logger
+	check   sync.Once
+	checked sync.WaitGroup
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
@@ -38,11 +44,28 @@ type Driver struct {
 
 // grant is what this process knows of a grant it has asked for.
 type grant struct {
-	key     string
-	settled []chan struct{} // by node: closed when the acquire there has ended
-	unclear []bool          // by node: it ended without an answer; read after settled
-	fence   int64           // 0 before it is decided. This and the rest are guarded by Driver.mu
-	until   time.Time       // when it ends if it is not renewed
+	key string
+	// Driver.mu guards the rest.
+	asked *asked    // nil when every node has answered
+	fence int64     // 0 before it is decided
+	until time.Time // when it ends if it is not renewed
+}
+
+// asked is the acquire at the nodes, by node.
+type asked struct {
+	ended   []chan struct{} // closed when the acquire there has ended
+	unclear []bool          // it ended without an answer; read after ended
+	left    int             // how many have not; guarded by Driver.mu
+}
+
+// wait waits until the acquire at the node has ended, which nodeTimeout bounds, and
+// reports whether it may still arrive there.
+func (a *asked) wait(at int) (unclear bool) {
+	if a == nil {
+		return false
+	}
+	<-a.ended[at]
+	return a.unclear[at]
 }
 
 var (
@@ -95,6 +118,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	case r.TTL > d.maxTTL:
 		return driver.Grant{}, driver.NotApplied(fmt.Errorf("redlock: acquire: a TTL of %v is beyond max_ttl, %v, after which a restarted node counts again; raise it", r.TTL, d.maxTTL))
 	}
+	d.checkOnce()
 	// Where those who ask at once share the nodes, nobody has a majority: they take
 	// back and come again after random pauses, until somebody has it.
 	split := backoff.Policy{Base: 10 * time.Millisecond, Max: 100 * time.Millisecond}
@@ -147,7 +171,8 @@ func (d *Driver) attempt(ctx context.Context, r driver.Request) (driver.Grant, <
 	}
 	fence := d.decide(r.Token, g, t.fence)
 	end := start.Add(r.TTL - drift(r.TTL))
-	if !d.settle(ctx, r, t.granting, votes, len(d.nodes)-t.total, fence) || !time.Now().Before(end) {
+	settled := d.settle(ctx, r, t.granting, votes, len(d.nodes)-t.total, fence)
+	if !settled || !time.Now().Before(end) && !mutation.On("redlock-valid-until") {
 		d.takeBack(r, g)
 		return driver.Grant{}, nil, fmt.Errorf("redlock: acquire: a majority granted the key, and did not confirm the fence within the TTL: %w", errNoQuorum)
 	}
@@ -229,7 +254,8 @@ func (d *Driver) canvass(r driver.Request) (*grant, <-chan vote, error) {
 	if d.closed {
 		return nil, nil, errClosed
 	}
-	g := &grant{key: r.Key, settled: make([]chan struct{}, n), unclear: make([]bool, n)}
+	a := &asked{ended: make([]chan struct{}, n), unclear: make([]bool, n), left: n}
+	g := &grant{key: r.Key, asked: a}
 	if old := d.grants[r.Token]; old != nil {
 		g.fence, g.until = old.fence, old.until
 	}
@@ -244,18 +270,29 @@ func (d *Driver) canvass(r driver.Request) (*grant, <-chan vote, error) {
 	}
 	d.grants[r.Token] = g
 	for at := range d.nodes {
-		settled := make(chan struct{})
-		g.settled[at] = settled
+		ended := make(chan struct{})
+		a.ended[at] = ended
 		d.work.Go(func() {
-			defer close(settled)
+			defer d.answered(g, a)
+			defer close(ended)
 			ctx, cancel := context.WithTimeout(d.ctx, d.nodeTimeout(r.TTL))
 			defer cancel()
 			v := d.ask(ctx, at, r)
-			g.unclear[at] = v.err != nil
+			a.unclear[at] = v.err != nil
 			votes <- v
 		})
 	}
 	return g, votes, nil
+}
+
+// answered forgets the acquire once all nodes have answered it: a grant may be held
+// for long, and beside many others.
+func (d *Driver) answered(g *grant, a *asked) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if a.left--; a.left == 0 && !slices.Contains(a.unclear, true) {
+		g.asked = nil
+	}
 }
 
 // decide fixes the fence of the grant: the one it has, where it is repeated.
@@ -325,15 +362,19 @@ func (d *Driver) settle(ctx context.Context, r driver.Request, granting []int, v
 // where that is not answered, until the TTL has passed. It tells whether the first
 // try was answered everywhere.
 func (d *Driver) takeBack(r driver.Request, g *grant) <-chan bool {
-	d.forget(r.Token)
+	d.mu.Lock()
+	delete(d.grants, r.Token)
+	a := g.asked
+	d.mu.Unlock()
 	end := time.Now().Add(r.TTL)
 	first := make(chan bool, len(d.nodes))
 	for at := range d.nodes {
 		d.spawn(func() {
 			for try := 0; time.Now().Before(end); try++ {
-				_, err := d.releaseOn(d.ctx, at, driver.Hold{Request: r}, g)
+				unclear := a.wait(at)
+				_, err := d.releaseOn(d.ctx, at, driver.Hold{Request: r}, unclear)
 				if try == 0 {
-					first <- err == nil && !g.unclear[at]
+					first <- err == nil && !unclear
 				}
 				if err == nil || backoff.Wait(d.ctx, backoff.Policy{Max: time.Second}.Delay(try)) != nil {
 					return
@@ -363,20 +404,15 @@ func (d *Driver) forget(token driver.Token) {
 	d.mu.Unlock()
 }
 
-// releaseOn gives back on one node, after the acquire there has ended. What may
-// still be on its way there is made to do nothing when it arrives.
-func (d *Driver) releaseOn(ctx context.Context, at int, h driver.Hold, g *grant) (driver.Released, error) {
+// releaseOn gives back on one node. Where an acquire may still be on its way there,
+// it is made to do nothing when it arrives.
+func (d *Driver) releaseOn(ctx context.Context, at int, h driver.Hold, late bool) (driver.Released, error) {
 	mark := int64(0)
-	if g == nil {
+	if late {
 		mark = h.TTL.Milliseconds()
-	} else {
-		<-g.settled[at] // bounded by nodeTimeout
-		if g.unclear[at] {
-			mark = h.TTL.Milliseconds()
-		}
 	}
-	if h.Fence > 0 && g == nil {
-		mark = 0 // somebody else's grant, long settled
+	if mutation.On("redlock-late-acquire") {
+		mark = 0
 	}
 	call, cancel := context.WithTimeout(ctx, d.nodeTimeout(h.TTL))
 	defer cancel()
@@ -395,11 +431,16 @@ func (d *Driver) Release(ctx context.Context, h driver.Hold) (driver.Released, e
 		return 0, driver.NotApplied(context.Cause(ctx))
 	}
 	d.mu.Lock()
+	var a *asked
 	g := d.grants[h.Token]
 	if g != nil {
 		g.until = time.Time{} // nothing is made anew from here on
+		a = g.asked
 	}
 	d.mu.Unlock()
+	// Of a grant that is not known here, an acquire may be on its way, unless it has a
+	// fence: then it is somebody else's, and long settled.
+	late := g == nil && h.Fence == 0
 	type answer struct {
 		out driver.Released
 		err error
@@ -407,7 +448,7 @@ func (d *Driver) Release(ctx context.Context, h driver.Hold) (driver.Released, e
 	answers := make(chan answer, len(d.nodes))
 	for at := range d.nodes {
 		if !d.spawn(func() {
-			out, err := d.releaseOn(d.ctx, at, h, g)
+			out, err := d.releaseOn(d.ctx, at, h, a.wait(at) || late)
 			answers <- answer{out, err}
 		}) {
 			return 0, driver.NotApplied(errClosed)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/solotick/solotick/internal/mutation"
 	"github.com/solotick/solotick/locks/driver"
 )
 
@@ -96,8 +97,11 @@ func (d *Driver) ask(ctx context.Context, at int, r driver.Request) vote {
 	if known == "" && d.trust {
 		known = "*"
 	}
-	val, err := n.do(ctx, acquireScript, d.keys(r.Key, r.Token), r.Token.String(), r.TTL.Milliseconds(), r.Label,
-		d.maxTTL.Milliseconds()+time.Second.Milliseconds(), known)
+	youth := d.maxTTL + time.Second // uptime is told in whole seconds
+	if mutation.On("redlock-restart-rule") {
+		youth = 0
+	}
+	val, err := n.do(ctx, acquireScript, d.keys(r.Key, r.Token), r.Token.String(), r.TTL.Milliseconds(), r.Label, youth.Milliseconds(), known)
 	v := vote{at: at, err: err}
 	if err != nil {
 		return v

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 	"unicode"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/configs/transport"
+	"github.com/solotick/solotick/internal/mutation"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
 )
@@ -45,6 +47,15 @@ func WithNodeTimeout(timeout time.Duration) Option { return func(d *Driver) { d.
 // crashed does not know that the node forgot.
 func TrustFirstSight() Option { return func(d *Driver) { d.trust = true } }
 
+// WithLogger sets where warnings go. Default slog.Default().
+func WithLogger(log *slog.Logger) Option {
+	return func(d *Driver) {
+		if log != nil {
+			d.log = log
+		}
+	}
+}
+
 // WithoutOrder saves the second round of an acquire. Fences then are different for
 // every grant but need not grow: for callers who check none.
 func WithoutOrder() Option { return func(d *Driver) { d.ordered = false } }
@@ -69,7 +80,7 @@ func New(nodes []redis.UniversalClient, cfg *locks.Config, opts ...Option) (*loc
 func NewDriver(nodes []redis.UniversalClient, opts ...Option) (*Driver, error) {
 	d := &Driver{
 		quorum: len(nodes)/2 + 1, prefix: DefaultPrefix, maxTTL: DefaultMaxTTL, ordered: true,
-		grants: map[driver.Token]*grant{},
+		grants: map[driver.Token]*grant{}, log: slog.Default(),
 	}
 	for _, o := range opts {
 		o(d)
@@ -101,6 +112,12 @@ func NewDriver(nodes []redis.UniversalClient, opts ...Option) (*Driver, error) {
 	}
 	if d.timeout < 0 {
 		return nil, fmt.Errorf("redlock: node_timeout: %v; leave it out for the default", d.timeout)
+	}
+	if mutation.On("redlock-quorum") {
+		d.quorum--
+	}
+	if mutation.On("redlock-second-round") {
+		d.ordered = false
 	}
 	d.ctx, d.stop = context.WithCancel(context.Background()) //nolint:forbidigo // a root of the driver's own: requests to nodes outlive their callers
 	return d, nil

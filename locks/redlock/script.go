@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/solotick/solotick/internal/mutation"
 )
 
 // counterLife is how long the counter of a key outlives its last use. One made
@@ -21,11 +23,20 @@ type script struct{ text, sha string }
 var (
 	acquireScript = compile(luaCounter, luaAcquire)
 	confirmScript = compile(luaCounter, luaConfirm)
-	renewScript   = compile(luaCounter, luaRenew)
-	releaseScript = compile(luaRelease)
+	renewScript   = compile(luaCounter, theirs(luaRenew, mutation.On("redlock-renew-token")))
+	releaseScript = compile(theirs(luaRelease, mutation.On("redlock-release-token")))
 	forceScript   = compile(luaCounter, luaForce)
 	lookScript    = compile(luaLook)
 )
+
+// theirs puts the question whether a record has another token in place.
+func theirs(text string, broken bool) string {
+	ask := "token ~= ARGV[1]"
+	if broken {
+		ask = "false"
+	}
+	return strings.Replace(text, "$THEIRS", ask, 1)
+}
 
 func compile(parts ...string) *script {
 	s := &script{text: strings.ReplaceAll(strings.Join(parts, ""), "$LIFE", fmt.Sprint(counterLife.Milliseconds()))}
@@ -93,7 +104,7 @@ if not v then
   return 1
 end
 local token, fence, whole, since, label = read(v)
-if token ~= ARGV[1] or whole == 'y' and fence ~= ARGV[2] then return 0 end
+if $THEIRS or whole == 'y' and fence ~= ARGV[2] then return 0 end
 if whole == 'y' then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
 else
@@ -109,7 +120,7 @@ if ARGV[3] ~= '0' then redis.call('SET', KEYS[3], '', 'PX', ARGV[3]) end
 local v = redis.call('GET', KEYS[1])
 if not v then return 2 end
 local token, fence, whole = string.match(v, '^(%x+) (%d+) ([yn])')
-if token ~= ARGV[1] or ARGV[2] ~= '0' and whole == 'y' and fence ~= ARGV[2] then return 3 end
+if $THEIRS or ARGV[2] ~= '0' and whole == 'y' and fence ~= ARGV[2] then return 3 end
 redis.call('DEL', KEYS[1])
 return 1
 `

@@ -1,0 +1,4 @@
+package redlock
+
+// Checked waits for the look at the nodes' settings that the first request starts.
+func (d *Driver) Checked() { d.checked.Wait() }

@@ -1,0 +1,206 @@
+package redlock_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/solotick/solotick/internal/testenv"
+	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/driver"
+	"github.com/solotick/solotick/locks/redlock"
+)
+
+// counter counts what a client sends: single commands and pipelines.
+type counter struct{ requests atomic.Int64 }
+
+func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.requests.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.requests.Add(1)
+		return next(ctx, cmds)
+	}
+}
+
+// count is of what goes to the first node: the others are asked the same.
+func count(d closing) *counter {
+	c := new(counter)
+	d.nodes[0].(*redis.Client).AddHook(c)
+	return c
+}
+
+// The second round of an acquire settles the fence.
+func TestRoundTrips(t *testing.T) {
+	nodes := addrs(testenv.Redises(t, 3))
+	admin := admins(t, nodes)
+	for rounds, opts := range map[int64][]redlock.Option{2: nil, 1: {redlock.WithoutOrder()}} {
+		d := dialled(t, process(t, nodes, opts...))
+		if out, err := d.Release(t.Context(), hold(t, d, request("warm", time.Minute))); err != nil || out != driver.ReleasedOK {
+			t.Error(out, err)
+		}
+		d.Checked()
+		records(t, admin, "warm", "", 0)
+		c := count(d)
+		h := hold(t, d, request("k", time.Minute))
+		records(t, admin, "k", h.Token.String(), 3)
+		if out, err := d.Release(t.Context(), h); err != nil || out != driver.ReleasedOK {
+			t.Error(out, err)
+		}
+		records(t, admin, "k", "", 0)
+		if got := c.requests.Load(); got != rounds+1 {
+			t.Errorf("%d requests for acquire and release, want %d", got, rounds+1)
+		}
+	}
+}
+
+func TestAThousandLeasesRenewTogether(t *testing.T) {
+	nodes := addrs(testenv.Redises(t, 3))
+	d := dialled(t, open(t, nodes, redlock.WithNodeTimeout(time.Second)))
+	const n = 1000
+	interval := time.Second
+	l := locker(t, d, locks.Config{TTL: 5 * interval, RenewInterval: interval})
+	leases, keys := make([]*locks.Lease, n), make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprint("k", i)
+	}
+	warm := hold(t, d, request("warm", time.Minute))
+	if _, err := d.Renew(t.Context(), warm); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for some := range slices.Chunk(keys[:200], 25) { // connections and what else is not a lease's
+		wg.Go(func() {
+			for _, key := range some {
+				lease, err := l.TryAcquire(t.Context(), key)
+				if err == nil {
+					err = lease.Release(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	records(t, admins(t, nodes), keys[199], "", 0)
+	heap, goroutines := liveHeap(), runtime.NumGoroutine()
+	for i, key := range keys {
+		leases[i] = try(t, l, key)
+	}
+	// A node that is slower than the majority is still asked.
+	for end := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > goroutines+20; <-time.After(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines more for %d leases", runtime.NumGoroutine()-goroutines, n)
+		}
+	}
+	if each := (liveHeap() - heap) / n; each > 1024 {
+		t.Errorf("a lease takes %d bytes", each)
+	} else {
+		t.Logf("a lease takes %d bytes", each)
+	}
+	c := count(d)
+	const intervals = 2
+	<-time.After(intervals * interval)
+	if got := c.requests.Load(); got > 2*intervals+1 || got < intervals/2 {
+		t.Errorf("%d requests in %d intervals for %d leases", got, intervals, n)
+	} else {
+		t.Logf("%d requests to a node in %d intervals for %d leases", got, intervals, n)
+	}
+	for _, e := range leases {
+		if e.Err() != nil {
+			t.Fatal(e.Err())
+		}
+	}
+}
+
+func liveHeap() int64 {
+	runtime.GC()
+	runtime.GC() // the second frees what pools kept for the first
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func TestScriptsForgottenBetweenAnyTwoRequests(t *testing.T) {
+	nodes := addrs(testenv.Redises(t, 3))
+	admin := admins(t, nodes)
+	d, other := process(t, nodes), process(t, nodes)
+	forget := func() {
+		t.Helper()
+		for _, a := range admin {
+			if err := a.ScriptFlush(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	h := hold(t, d, request("k", time.Minute))
+	records(t, admin, "k", h.Token.String(), 3)
+	forget()
+	if _, err := other.Acquire(t.Context(), request("k", time.Minute)); !isHeld(err) {
+		t.Error(err)
+	}
+	holds := []driver.Hold{h}
+	for i := range 50 {
+		holds = append(holds, hold(t, d, request(fmt.Sprint("k", i), time.Minute)))
+	}
+	forget()
+	if errs := d.RenewBatch(t.Context(), holds); !slices.Equal(errs, make([]error, len(holds))) {
+		t.Error(errs)
+	}
+	forget()
+	if x, err := d.Inspect(t.Context(), "k"); err != nil || x.Fence != h.Fence {
+		t.Error(x, err)
+	}
+	forget()
+	if all, err := d.List(t.Context(), "k", 1000); err != nil || len(all) != len(holds) {
+		t.Error(len(all), err)
+	}
+	forget()
+	if out, err := d.Release(t.Context(), h); err != nil || out != driver.ReleasedOK {
+		t.Error(out, err)
+	}
+	forget()
+	if out, err := d.ForceRelease(t.Context(), "k1"); err != nil || out != driver.ReleasedOK {
+		t.Error(out, err)
+	}
+}
+
+// What is left of a key is its counter, for a day.
+func TestNothingIsLeftBehind(t *testing.T) {
+	nodes := addrs(testenv.Redises(t, 3))
+	admin := admins(t, nodes)
+	d, other := process(t, nodes), process(t, nodes)
+	h := hold(t, d, request("k", time.Minute))
+	records(t, admin, "k", h.Token.String(), 3)
+	if _, err := other.Acquire(t.Context(), request("k", time.Minute)); !isHeld(err) {
+		t.Error(err)
+	}
+	if out, err := d.Release(t.Context(), h); err != nil || out != driver.ReleasedOK {
+		t.Error(out, err)
+	}
+	records(t, admin, "k", "", 0)
+	for i, a := range admin {
+		keys, err := a.Keys(t.Context(), "*").Result()
+		if want := redlock.DefaultPrefix + "k\x00f"; err != nil || !slices.Equal(keys, []string{want}) {
+			t.Errorf("node %d keeps %q, %v", i+1, keys, err)
+		}
+		if ttl := a.PTTL(t.Context(), redlock.DefaultPrefix+"k\x00f").Val(); ttl <= 0 || ttl > 24*time.Hour {
+			t.Errorf("the counter lives for %v", ttl)
+		}
+	}
+}
