@@ -7,27 +7,33 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/lockstest"
 	"github.com/solotick/solotick/locks/sqllock"
 )
 
 // BenchmarkHandOver sets the hand-over of a lease with NOTIFY, from the call of
-// Release to the next holder, beside that of a bare advisory lock, round about. It
-// reports the medians, in µs, and the median of the ratios of each round.
+// Release to the next holder, beside that of a bare advisory lock, and beside the
+// least that a row with NOTIFY can take: an UPDATE that notifies, and one by the
+// notified. It takes turns, and reports the medians, in µs, and the medians of the
+// ratios of each round.
 func BenchmarkHandOver(b *testing.B) {
 	p := places[0].shared(b)
-	lease, bare := newLeasePair(b, p), newBarePair(b, p)
+	lease, advisory, row := newLeasePair(b, p), newAdvisoryPair(b, p), newRowPair(b, p)
 	const each = 10
-	var ratios, leases, bares []float64
+	var leases, advisories, rows, toAdvisory, toRow []float64
 	for b.Loop() {
-		l, a := handOvers(each, lease.next), handOvers(each, bare.next)
-		leases, bares = append(leases, l), append(bares, a)
-		ratios = append(ratios, l/a)
+		l, a, r := handOvers(each, lease.next), handOvers(each, advisory.next), handOvers(each, row.next)
+		leases, advisories, rows = append(leases, l), append(advisories, a), append(rows, r)
+		toAdvisory, toRow = append(toAdvisory, l/a), append(toRow, l/r)
 	}
 	b.ReportMetric(median(leases), "lease-µs")
-	b.ReportMetric(median(bares), "advisory-µs")
-	b.ReportMetric(median(ratios), "ratio")
+	b.ReportMetric(median(advisories), "advisory-µs")
+	b.ReportMetric(median(rows), "bare-row-µs")
+	b.ReportMetric(median(toAdvisory), "x-advisory")
+	b.ReportMetric(median(toRow), "x-bare-row")
 }
 
 func handOvers(n int, next func() time.Duration) float64 {
@@ -103,16 +109,16 @@ func (r *leasePair) next() time.Duration {
 	return got.Sub(start)
 }
 
-// barePair are two connections that hand an advisory lock to and fro.
-type barePair struct {
+// advisoryPair are two connections that hand an advisory lock to and fro.
+type advisoryPair struct {
 	b     *testing.B
 	conns [2]*sql.Conn
 	at    int
 }
 
-func newBarePair(b *testing.B, p *place) *barePair {
+func newAdvisoryPair(b *testing.B, p *place) *advisoryPair {
 	b.Helper()
-	r := &barePair{b: b}
+	r := &advisoryPair{b: b}
 	pool, err := p.user(b, 4).DB()
 	if err != nil {
 		b.Fatal(err)
@@ -127,13 +133,13 @@ func newBarePair(b *testing.B, p *place) *barePair {
 	return r
 }
 
-func (r *barePair) run(i int, query string) {
+func (r *advisoryPair) run(i int, query string) {
 	if _, err := r.conns[i].ExecContext(context.Background(), query); err != nil {
 		r.b.Error(err)
 	}
 }
 
-func (r *barePair) next() time.Duration {
+func (r *advisoryPair) next() time.Duration {
 	from := r.at
 	r.at = 1 - r.at
 	come := make(chan time.Time)
@@ -144,5 +150,54 @@ func (r *barePair) next() time.Duration {
 	time.Sleep(2 * time.Millisecond) // real time: it waits at the server
 	start := time.Now()
 	r.run(from, "SELECT pg_advisory_unlock(1)")
+	return (<-come).Sub(start)
+}
+
+// rowPair are two connections that hand a row to and fro, and the one that listens.
+type rowPair struct {
+	b      *testing.B
+	conns  [2]*pgx.Conn
+	listen *pgx.Conn
+	at     int
+}
+
+func newRowPair(b *testing.B, p *place) *rowPair {
+	b.Helper()
+	r := &rowPair{b: b}
+	for _, c := range []**pgx.Conn{&r.conns[0], &r.conns[1], &r.listen} {
+		var err error
+		if *c, err = pgx.Connect(context.Background(), p.userDSN(p.addr)); err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = (*c).Close(context.Background()) })
+	}
+	d := newDriver(b, p.admin)
+	if _, err := d.Acquire(context.Background(), request("bare")); err != nil { // makes the row
+		b.Fatal(err)
+	}
+	r.run(r.listen, "LISTEN bare")
+	return r
+}
+
+func (r *rowPair) run(c *pgx.Conn, query string) {
+	if _, err := c.Exec(context.Background(), query); err != nil {
+		r.b.Error(err)
+	}
+}
+
+func (r *rowPair) next() time.Duration {
+	from, to := r.conns[r.at], r.conns[1-r.at]
+	r.at = 1 - r.at
+	come := make(chan time.Time)
+	go func() {
+		if _, err := r.listen.WaitForNotification(context.Background()); err != nil {
+			r.b.Error(err)
+		}
+		r.run(to, "UPDATE solotick_locks SET fence = fence + 1, until_us = 1 WHERE name = 'bare' AND until_us = 0")
+		come <- time.Now()
+	}()
+	time.Sleep(2 * time.Millisecond) // real time: it waits for the notification
+	start := time.Now()
+	r.run(from, "WITH freed AS (UPDATE solotick_locks SET until_us = 0 WHERE name = 'bare' RETURNING name) SELECT pg_notify('bare', name) FROM freed")
 	return (<-come).Sub(start)
 }

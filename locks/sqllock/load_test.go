@@ -16,6 +16,7 @@ import (
 // What 1000 held keys cost a process: memory, goroutines, connections, and round
 // trips to renew them.
 func TestHeldKeysAreCheap(t *testing.T) {
+	t.Parallel()
 	const n = 1000
 	each(t, func(t *testing.T, p *place, mode sqllock.Mode) {
 		proxy := faultproxy.Start(t, p.addr)

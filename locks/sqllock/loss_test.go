@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,16 +56,18 @@ func next(t *testing.T, l *locks.Locker, key string) (*locks.Lease, time.Time) {
 	return lease, got
 }
 
-// each runs f for every kind of server and mode of leases.
+// each runs f for every kind of server and mode of leases, side by side: they wait
+// most of the time.
 func each(t *testing.T, f func(t *testing.T, p *place, mode sqllock.Mode)) {
+	var all sync.WaitGroup
 	for _, kind := range places {
 		for _, mode := range modes {
-			t.Run(kind.name+"/"+string(mode), func(t *testing.T) {
-				t.Parallel()
-				f(t, kind.shared(t), mode)
+			all.Go(func() {
+				t.Run(kind.name+"/"+string(mode), func(t *testing.T) { f(t, kind.shared(t), mode) })
 			})
 		}
 	}
+	all.Wait()
 }
 
 // A holder that cannot reach the server is told before anybody else is let in.

@@ -86,6 +86,7 @@ func TestConformance(t *testing.T) {
 		t.Skip("takes half a minute")
 	}
 	h := harness(t)
+	h.TTL = 800 * time.Millisecond
 	h.SideBySide = 6 // they share one writer
 	lockstest.Run(t, h)
 }
