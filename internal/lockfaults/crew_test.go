@@ -360,8 +360,15 @@ func (m *member) heal() {
 	}
 }
 
-// traffic counts the connections and round trips of the process.
+// traffic counts the connections and round trips of the process; its requests, where
+// it has no connections.
 func (m *member) traffic() (n int) {
+	m.c.Helper()
+	if len(m.proxies) == 0 {
+		asked := now()
+		m.do(command{Do: "count"})
+		return m.c.awaitSince(m, "counted", "", asked).Count
+	}
 	for _, p := range m.proxies {
 		s := p.Stats()
 		n += s.Conns + s.RoundTrips

@@ -50,7 +50,7 @@ type config struct {
 
 // command is a line that a process reads.
 type command struct {
-	Do   string // acquire, release, write, settle, loop, halt, fault, heal, quit
+	Do   string // acquire, release, write, settle, loop, halt, fault, heal, count, quit
 	Key  string
 	Keys []string
 	Seed uint64
@@ -62,13 +62,14 @@ type command struct {
 // which all processes of the host share.
 type event struct {
 	Proc  string
-	What  string // ready, waiting, granted, lost, releasing, released, wrote, settled, unavailable, stalled, halted, bye, failed
+	What  string // ready, waiting, granted, lost, releasing, released, wrote, settled, unavailable, counted, stalled, halted, bye, failed
 	Key   string `json:",omitempty"`
 	N     int    `json:",omitempty"` // which grant of the process
 	Fence int64  `json:",omitempty"`
 	Asked int64  `json:",omitempty"` // when that began
 	Until int64  `json:",omitempty"` // the lease's end as its holder knew it
 	OK    bool   `json:",omitempty"`
+	Count int    `json:",omitempty"` // of requests
 	Text  string `json:",omitempty"`
 	At    int64
 }
@@ -241,6 +242,8 @@ func (p *process) obey(ctx context.Context, c command) {
 		p.faulty.Arm(lockstest.Renew, f)
 	case "heal":
 		p.faulty.Heal()
+	case "count":
+		p.tell(event{What: "counted", Count: p.faulty.AllCalls()})
 	default:
 		p.tell(event{What: "failed", Text: "no such command: " + c.Do})
 	}
