@@ -47,8 +47,9 @@ func (d *Dialect) Classify(err error) Class {
 			return Unavailable
 		}
 	}
-	// database/sql exports no value for its "sql: database is closed".
-	if strings.Contains(err.Error(), "database is closed") {
+	// database/sql exports no value for its "sql: database is closed", and pgx none for
+	// its "conn closed", which says that it sent nothing.
+	if notSent(err) || strings.Contains(err.Error(), "database is closed") {
 		return Unavailable
 	}
 	return Other
@@ -69,11 +70,13 @@ func (d *Dialect) NotApplied(err error) bool {
 	if errors.As(err, &dial) && dial.Op == "dial" {
 		return true
 	}
+	return notSent(err) || err != nil && d.refused(err)
+}
+
+// notSent reports whether the driver says of its error that the server saw nothing.
+func notSent(err error) bool {
 	var early interface{ SafeToRetry() bool }
-	if errors.As(err, &early) && early.SafeToRetry() {
-		return true
-	}
-	return err != nil && d.refused(err)
+	return errors.As(err, &early) && early.SafeToRetry()
 }
 
 // UniqueColumns names the columns of the unique index that err says was broken,

@@ -17,6 +17,10 @@ func (s state) Error() string {
 }
 func (s state) SQLState() string { return string(s) }
 
+type early struct{ error }
+
+func (early) SafeToRetry() bool { return true }
+
 func TestServerClasses(t *testing.T) {
 	my := func(n int) error { return fmt.Errorf("%w", fmt.Errorf("Error %d (HY000): text", n)) }
 	pg := func(s string) error { return state(s) }
@@ -40,6 +44,7 @@ func TestServerClasses(t *testing.T) {
 		{sqldialect.Postgres(), pg("42501"), sqldialect.Other, true},
 		{sqldialect.Postgres(), refused, sqldialect.Unavailable, true},
 		{sqldialect.Postgres(), errors.New("x"), sqldialect.Other, false},
+		{sqldialect.Postgres(), early{errors.New("conn closed")}, sqldialect.Unavailable, true},
 		{sqldialect.MySQL(), my(1213), sqldialect.Busy, true},
 		{sqldialect.MySQL(), my(1205), sqldialect.Busy, true},
 		{sqldialect.MySQL(), my(1020), sqldialect.Busy, true},

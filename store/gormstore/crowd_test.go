@@ -79,12 +79,7 @@ func crowded(p *place) {
 // userTx is a transaction of the user's, done again where the database wants that, as
 // package idempotent does.
 func (c *crowd) userTx(f func(tx *gorm.DB) error) error {
-	d := sqldialect.SQLite()
-	for _, other := range []*sqldialect.Dialect{sqldialect.Postgres(), sqldialect.MySQL()} {
-		if other.Name == c.db.Name() {
-			d = other
-		}
-	}
+	d := sqldialectOf(c.db)
 	for n := 0; ; n++ {
 		err := c.db.Transaction(f)
 		if d.Classify(err) != sqldialect.Busy || n == 50 {
