@@ -68,7 +68,7 @@ func (d *Driver) acquireIn(ctx context.Context, s *session, r driver.Request) (d
 	if !resp.Succeeded && len(line) == 0 {
 		return d.acquireAmong(ctx, s, e, r)
 	}
-	if first := line[0]; string(first.Key) == path || mutation.On("lock-exclusion") {
+	if first := line[0]; string(first.Key) == path || mutation.On("etcd-exclusion") {
 		return d.granted(ctx, s, e, first, fresh)
 	}
 	if find(line, path) == nil {
@@ -221,7 +221,7 @@ func (d *Driver) RenewBatch(ctx context.Context, holds []driver.Hold) []error {
 				errs[i] = driver.ErrNotOurs
 			case err != nil:
 				errs[i] = fail("renew", err)
-			case !keys[paths[i]] && !mutation.On("renew-without-token"):
+			case !keys[paths[i]] && !mutation.On("etcd-renew-token"):
 				errs[i] = driver.ErrNotOurs
 			case e != nil:
 				e.asked = asked
@@ -240,7 +240,7 @@ func (d *Driver) renewUnknown(ctx context.Context, path string, h driver.Hold) e
 		return fail("renew", err)
 	case len(resp.Kvs) == 0:
 		return driver.ErrNotOurs
-	case resp.Kvs[0].CreateRevision != h.Fence && !mutation.On("renew-without-token"):
+	case resp.Kvs[0].CreateRevision != h.Fence && !mutation.On("etcd-renew-token"):
 		return driver.ErrNotOurs
 	}
 	if _, err := d.aliveOther(ctx, resp.Kvs[0].Lease); errors.Is(err, errSession) {
@@ -258,7 +258,7 @@ func (d *Driver) Release(ctx context.Context, h driver.Hold) (driver.Released, e
 	}
 	dir, path := d.dir(h.Key), d.path(h.Key, h.Token)
 	mine, gone := created(path, h.Fence), clientv3.OpDelete(path)
-	if mutation.On("release-without-token") {
+	if mutation.On("etcd-release-token") {
 		mine = clientv3.Compare(clientv3.LeaseValue(dir), ">", 0).WithPrefix()
 		gone = clientv3.OpDelete(dir, clientv3.WithPrefix())
 	}

@@ -43,7 +43,7 @@ type hub struct {
 type watch struct {
 	key   string
 	gone  chan struct{} // closed when the key is deleted, or known to be gone
-	ready chan struct{} // closed when etcd watches
+	ready chan struct{} // closed when etcd watches; nil where nobody waits for that
 
 	// The hub's mu guards the rest.
 	id     int64 // 0 while it is young
@@ -67,6 +67,12 @@ func (h *hub) watch(key string) *watch {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w := h.use(key, 0)
+	if w.ready == nil {
+		w.ready = make(chan struct{})
+		if w.begun {
+			close(w.ready)
+		}
+	}
 	h.register(w)
 	return w
 }
@@ -101,7 +107,7 @@ func (h *hub) ripened() {
 func (h *hub) use(key string, from int64) *watch {
 	w := h.byKey[key]
 	if w == nil {
-		w = &watch{key: key, from: from, gone: make(chan struct{}), ready: make(chan struct{})}
+		w = &watch{key: key, from: from, gone: make(chan struct{})}
 		h.byKey[key] = w
 	}
 	w.refs++
@@ -327,7 +333,9 @@ func (h *hub) take(resp *pb.WatchResponse) {
 		}
 		if !w.begun {
 			w.begun = true
-			close(w.ready)
+			if w.ready != nil {
+				close(w.ready)
+			}
 		}
 		if w.verify {
 			w.verify = false

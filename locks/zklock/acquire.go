@@ -335,7 +335,7 @@ func (a *attempt) advance(h *hold, sent leaseclock.Instant) (driver.Grant, error
 		switch {
 		case !at.present:
 			return driver.Grant{}, errGone
-		case at.ahead == 0 || mutation.On("lock-exclusion"):
+		case at.ahead == 0 || mutation.On("zk-exclusion"):
 			return a.granted(h, sent), nil
 		case !a.queued:
 			return driver.Grant{}, a.held(line)

@@ -5,8 +5,9 @@
 // # Guarantees
 //
 // Those of package driver, and:
-//   - The line is ZooKeeper's: first come, first served. A waiter watches the node
-//     ahead of it and nothing else, so a release wakes one.
+//   - The line is ZooKeeper's: first come, first served. A waiter watches its own node
+//     and at most two of those ahead, so a release wakes two: the next holder, and
+//     the one behind it, which then is the next.
 //   - The fence is the czxid of the grant's own node, which the ensemble never gives
 //     twice, also where the node of the key was removed and made again (the counter
 //     in the nodes' names then begins anew).
