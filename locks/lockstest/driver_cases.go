@@ -319,7 +319,7 @@ func oddKeys(b *bench) {
 	}
 	held := make([]driver.Hold, len(keys))
 	for i, key := range keys {
-		held[i] = b.grant(d, b.request(key))
+		held[i] = b.grant(d, b.lasting(key))
 	}
 	for _, key := range keys {
 		b.refused(other, b.request(key))
@@ -405,7 +405,7 @@ func batchRenewal(b *bench) {
 	if !ok {
 		b.Skip("the driver renews one at a time")
 	}
-	const n = 50
+	const n = 20
 	holds := make([]driver.Hold, n)
 	want := make([]error, n)
 	for i := range holds {

@@ -292,6 +292,13 @@ func (b *bench) request(key string) driver.Request {
 	return driver.Request{Key: key, Token: driver.NewToken(), TTL: b.h.TTL, Label: "label of " + b.run}
 }
 
+// lasting is a request of a grant that a slow machine does not outlast.
+func (b *bench) lasting(key string) driver.Request {
+	r := b.request(key)
+	r.TTL *= 20
+	return r
+}
+
 // grant asks a driver and insists.
 func (b *bench) grant(d driver.Driver, r driver.Request) driver.Hold {
 	b.Helper()
