@@ -70,7 +70,9 @@ var retryDelay = backoff.Policy{Base: 5 * time.Millisecond, Max: 250 * time.Mill
 //
 // fn must write through tx, which is bound to ctx, and do nothing else that counts:
 // when the database refuses the transaction as busy or deadlocked, the whole of it
-// is tried again, for at most 10 s. On SQLite the transaction holds the only
+// is tried again, for at most 10 s. On servers it is a transaction of READ COMMITTED,
+// whatever the default: heartbeats change the run's row meanwhile, and a snapshot
+// would not let it be finished. On SQLite the transaction holds the only
 // writer, so everything slow belongs before Do.
 func (g *Guard) Do(ctx context.Context, run Run, fn func(tx *gorm.DB) error) error {
 	ref := run.Ref()
@@ -123,7 +125,7 @@ func (g *Guard) retry(ctx context.Context, run Run, ref store.Ref, fn func(tx *g
 // try is one transaction. Sent tells that its COMMIT was sent, and that err is the
 // answer.
 func (g *Guard) try(ctx context.Context, d *sqldialect.Dialect, run Run, ref store.Ref, fn func(tx *gorm.DB) error) (sent bool, err error) {
-	tx := g.store.DB().Session(&gorm.Session{NewDB: true, Context: ctx}).Begin()
+	tx := g.store.DB().Session(&gorm.Session{NewDB: true, Context: ctx}).Begin(d.TxOptions())
 	if tx.Error != nil {
 		return false, fmt.Errorf("idempotent: begin: %w", unavailable(d, tx.Error))
 	}

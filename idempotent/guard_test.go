@@ -107,20 +107,21 @@ func TestPanicRollsBackAndIsPassedOn(t *testing.T) {
 }
 
 // Attempt 1 freezes, attempt 2 takes over and commits, attempt 1 wakes.
-func TestFrozenAttemptWritesNothing(t *testing.T) {
-	w := newWorld(t)
+func TestFrozenAttemptWritesNothing(t *testing.T) { everywhere(t, frozenAttempt) }
+
+func frozenAttempt(w *world) {
 	first := w.claim()
 	second := w.takeOver(first)
 	calls := 0
-	if err := w.guard.Do(t.Context(), second, write(second, &calls)); err != nil {
-		t.Fatal(err)
+	if err := w.guard.Do(w.Context(), second, write(second, &calls)); err != nil {
+		w.Fatal(err)
 	}
-	err := w.guard.Do(t.Context(), first, write(first, &calls))
+	err := w.guard.Do(w.Context(), first, write(first, &calls))
 	if !errors.Is(err, idempotent.ErrFenced) || !errors.Is(err, store.ErrFenced) || first.Settled() {
-		t.Errorf("Do of the frozen attempt = %v, settled %v, want ErrFenced", err, first.Settled())
+		w.Errorf("Do of the frozen attempt = %v, settled %v, want ErrFenced", err, first.Settled())
 	}
 	if calls != 1 {
-		t.Errorf("the handler was called %d times, want 1: a fenced attempt does not begin", calls)
+		w.Errorf("the handler was called %d times, want 1: a fenced attempt does not begin", calls)
 	}
 	w.want(second, store.StateSucceeded, 2)
 }
@@ -150,6 +151,51 @@ func TestAttemptThatIsTakenOverAmongItsWritesIsRolledBack(t *testing.T) {
 			w.want(r, store.StateRunning)
 		})
 	}
+}
+
+// The same where the take-over is another process's.
+func TestAttemptThatIsTakenOverByAnotherProcess(t *testing.T) {
+	onServers(t, func(w *world) {
+		first := w.claim()
+		var second *run
+		other := idempotent.New(w.store)
+		calls := 0
+		err := w.guard.Do(w.Context(), first, func(tx *gorm.DB) error {
+			if err := write(first, &calls)(tx); err != nil {
+				return err
+			}
+			second = w.takeOver(first)
+			return other.Do(w.Context(), second, write(second, &calls))
+		})
+		if !errors.Is(err, idempotent.ErrFenced) || first.Settled() || calls != 2 {
+			w.Errorf("Do = %v after %d calls, settled %v, want ErrFenced", err, calls, first.Settled())
+		}
+		w.want(second, store.StateSucceeded, 2)
+	})
+}
+
+// A handler that writes for longer than a heartbeat takes commits at the first try.
+func TestHeartbeatWhileTheHandlerWrites(t *testing.T) {
+	onServers(t, func(w *world) {
+		r := w.claim()
+		calls := 0
+		err := w.guard.Do(w.Context(), r, func(tx *gorm.DB) error {
+			if err := write(r, &calls)(tx); err != nil {
+				return err
+			}
+			got, err := w.store.Heartbeat(w.Context(), store.HeartbeatRequest{
+				Namespace: ns, Owner: r.exec.Owner, Lease: time.Minute, Beats: []store.Beat{{ID: r.exec.ID, Attempt: r.exec.Attempt}},
+			})
+			if err == nil && got.Beats[0].Lost {
+				w.Error("the heartbeat did not reach the row")
+			}
+			return err
+		})
+		if err != nil || calls != 1 {
+			w.Errorf("Do = %v after %d calls", err, calls)
+		}
+		w.want(r, store.StateSucceeded, 1)
+	})
 }
 
 func TestNothingIsCommittedOnceTheContextHasEnded(t *testing.T) {

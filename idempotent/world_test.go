@@ -12,7 +12,12 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/idempotent"
+	"github.com/solotick/solotick/internal/sqldialect"
+	"github.com/solotick/solotick/internal/sqldialect/mysqldb"
+	"github.com/solotick/solotick/internal/sqldialect/postgresdb"
+	"github.com/solotick/solotick/internal/testenv"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/store"
 	"github.com/solotick/solotick/store/gormstore"
@@ -63,12 +68,51 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, db: db, line: &line{ConnPool: db.ConnPool}}
 	t.Cleanup(func() {
 		if err := sqlitedb.Close(db); err != nil {
 			t.Error(err)
 		}
 	})
+	return worldOn(t, db)
+}
+
+// everywhere runs a test on SQLite and on servers.
+func everywhere(t *testing.T, run func(w *world)) {
+	t.Helper()
+	t.Run("sqlite", func(t *testing.T) { run(newWorld(t)) })
+	onServers(t, run)
+}
+
+// onServers runs a test on servers whose transactions are snapshots by default.
+func onServers(t *testing.T, run func(w *world)) {
+	t.Helper()
+	open := func(t *testing.T, open func(sqldialect.ServerConfig) (*gorm.DB, func() error, error), dsn string) *gorm.DB {
+		t.Helper()
+		db, closer, err := open(sqldialect.ServerConfig{DSN: secret.New(dsn)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := closer(); err != nil {
+				t.Error(err)
+			}
+		})
+		return db
+	}
+	t.Run("postgres", func(t *testing.T) {
+		dsn := testenv.SharedPostgres(t).DSN() + "&default_transaction_isolation=repeatable%20read"
+		run(worldOn(t, open(t, postgresdb.Open, dsn)))
+	})
+	t.Run("mariadb", func(t *testing.T) {
+		dsn := testenv.SharedMySQL(t).DSN() + "&innodb_snapshot_isolation=ON"
+		run(worldOn(t, open(t, mysqldb.Open, dsn)))
+	})
+}
+
+func worldOn(t *testing.T, db *gorm.DB) *world {
+	t.Helper()
+	w := &world{T: t, db: db, line: &line{ConnPool: db.ConnPool}}
+	var err error
 	if w.store, err = gormstore.New(db); err != nil {
 		t.Fatal(err)
 	}
@@ -179,6 +223,13 @@ func (e *sqliteError) Code() int     { return e.code }
 func (l *line) BeginTx(ctx context.Context, opts *sql.TxOptions) (gorm.ConnPool, error) {
 	if l.begin != nil {
 		l.begin()
+	}
+	if b, ok := l.ConnPool.(gorm.TxBeginner); ok { // a server's pool
+		tx, err := b.BeginTx(ctx, opts)
+		if err != nil {
+			return nil, err
+		}
+		return &lineTx{tx, l}, nil
 	}
 	pool, err := l.ConnPool.(gorm.ConnPoolBeginner).BeginTx(ctx, opts)
 	if err != nil {
