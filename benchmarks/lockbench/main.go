@@ -32,7 +32,7 @@ func main() {
 func run(ctx context.Context, args []string, out, log io.Writer) error {
 	flags := flag.NewFlagSet("lockbench", flag.ContinueOnError)
 	flags.SetOutput(log)
-	quick := flags.Bool("quick", false, "few and short rounds: less than a minute, for a first impression")
+	quick := flags.Bool("quick", false, "few and short rounds with at most 8 waiters: less than a minute, for a first impression")
 	asJSON := flags.Bool("json", false, "print one JSON object instead of tables")
 	only := flags.String("only", "", "comma-separated words: leave out scenarios and backends that none of them names, such as \"redis\" or \"cycle,memory\"")
 	if err := flags.Parse(args); err != nil {

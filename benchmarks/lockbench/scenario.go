@@ -38,7 +38,7 @@ var (
 	}
 	short = size{
 		cycleRounds: 10, cycles: 50, parallelRounds: 5,
-		handOverRounds: 2, handOvers: 70, handOverBudget: 250 * time.Millisecond, waiters: []int{2, 8, 64}, held: 200,
+		handOverRounds: 2, handOvers: 70, handOverBudget: 250 * time.Millisecond, waiters: []int{2, 8}, held: 200,
 	}
 	// smoke is for the test that everything still runs.
 	smoke = size{
