@@ -55,7 +55,7 @@ func TestHeldKeysAreCheap(t *testing.T) {
 
 // A held lock takes less than 1 KiB, in the locker and the driver together.
 func TestMemoryOfAHeldLock(t *testing.T) {
-	const n = 2000
+	const n = 1500
 	db := openDB(t, filepath.Join(t.TempDir(), "locks.db"))
 	l := locker(t, newDriver(t, db), locks.Config{TTL: 10 * time.Minute, RequestTimeout: time.Minute})
 	if _, err := l.TryAcquire(t.Context(), "first"); err != nil {

@@ -15,10 +15,15 @@ import (
 	"github.com/solotick/solotick/locks/sqllock"
 )
 
+// eachPlace runs f for every kind of server, side by side.
 func eachPlace(t *testing.T, f func(t *testing.T, p *place)) {
+	var all sync.WaitGroup
 	for _, kind := range places {
-		t.Run(kind.name, func(t *testing.T) { f(t, kind.shared(t)) })
+		all.Go(func() {
+			t.Run(kind.name, func(t *testing.T) { f(t, kind.shared(t)) })
+		})
 	}
+	all.Wait()
 }
 
 // One statement to acquire, held or not, one to release, one to renew any number
@@ -73,6 +78,7 @@ func TestServerStatements(t *testing.T) {
 // An operator's transaction holds the row: the answer comes in time, says that
 // nothing was done, and nothing is done later.
 func TestRowThatIsLockedIsBusy(t *testing.T) {
+	t.Parallel()
 	eachPlace(t, func(t *testing.T, p *place) {
 		d := newDriver(t, p.user(t, 4))
 		free := hold(t, d, request("k"))
@@ -225,6 +231,7 @@ func TestAdvisoryLeavesNoLockBehind(t *testing.T) {
 }
 
 func TestAdvisoryRefusalsLeakNoConnection(t *testing.T) {
+	t.Parallel()
 	eachPlace(t, func(t *testing.T, p *place) {
 		holder, _ := advisory(t, p, 2)
 		hold(t, holder, request("k"))
@@ -261,7 +268,7 @@ func TestAdvisoryOutlivesThePoolsLifetime(t *testing.T) {
 				t.Fatal(err)
 			}
 			other, _ := advisory(t, p, 2)
-			for end := time.Now().Add(5 * time.Second); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+			for end := time.Now().Add(3 * time.Second); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
 				var held *driver.HeldError
 				if _, err := other.Acquire(t.Context(), request("k")); !errors.As(err, &held) || lease.Err() != nil || serverLocks(t, p, "k") != 1 {
 					t.Fatalf("other: %v, lease: %v", err, lease.Err())

@@ -80,6 +80,9 @@ func (r *Row) Limits() driver.Limits {
 // Acquire implements [driver.Driver]: it begins a transaction, locks the row without
 // waiting for it, and draws the fence.
 func (r *Row) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	if err := ctx.Err(); err != nil { // it must not reach the transaction, which would end with it
+		return driver.Grant{}, driver.NotApplied(fmt.Errorf("sqllock: acquire: %w", context.Cause(ctx)))
+	}
 	g := grant{req.Key, req.Token}
 	if s := r.enter(ctx, g); s != nil {
 		defer s.leave()

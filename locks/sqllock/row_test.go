@@ -43,6 +43,14 @@ func TestRowHoldsAKey(t *testing.T) {
 		if g, err := a.Acquire(t.Context(), h.Request); err != nil || g.Fence != h.Fence {
 			t.Errorf("the same token again: %+v, %v, had fence %d", g, err, h.Fence)
 		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, acquire := a.Acquire(ended, h.Request)
+		_, renew := a.Renew(ended, h)
+		_, release := a.Release(ended, h)
+		if acquire == nil || renew == nil || release == nil || errors.Is(renew, driver.ErrNotOurs) {
+			t.Errorf("with an ended context: %v, %v, %v", acquire, renew, release)
+		}
 		if _, err := a.Renew(t.Context(), h); err != nil {
 			t.Errorf("renew: %v", err)
 		}
@@ -122,6 +130,7 @@ func (p *place) endConnections(t *testing.T) {
 // A process that dies holds nothing; one that stands still, or is cut off, holds the
 // row until the server misses it.
 func TestRowEndsWithItsTTL(t *testing.T) {
+	t.Parallel()
 	eachPlace(t, func(t *testing.T, p *place) {
 		proxy := faultproxy.Start(t, p.addr)
 		cut, other := p.rowDriver(t, proxy.Addr()), p.rowDriver(t, p.addr)

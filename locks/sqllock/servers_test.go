@@ -267,15 +267,17 @@ func TestServerConformance(t *testing.T) {
 		t.Skip("takes a minute")
 	}
 	for _, kind := range places {
-		for _, mode := range modes {
-			t.Run(kind.name+"/"+string(mode), func(t *testing.T) {
-				p, server := kind.own(t)
-				h := p.harness(mode, server)
-				// What is above the driver, the same one shows on PostgreSQL.
-				h.Short = kind.name == "mariadb" && mode == sqllock.ModeAdvisory
-				lockstest.Run(t, h)
-			})
-		}
+		t.Run(kind.name, func(t *testing.T) {
+			p, server := kind.own(t)
+			for _, mode := range modes {
+				t.Run(string(mode), func(t *testing.T) {
+					h := p.harness(mode, server)
+					// What is above the driver, the same one shows on PostgreSQL.
+					h.Short = kind.name == "mariadb" && mode == sqllock.ModeAdvisory
+					lockstest.Run(t, h)
+				})
+			}
+		})
 	}
 }
 

@@ -198,6 +198,7 @@ func TestRefusesATransaction(t *testing.T) {
 // A writer that stays is neither a holder nor an unknown answer: the statement
 // was not applied.
 func TestBlockedWriterIsUnavailable(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	d := newDriver(t, openDB(t, path))
 	if err := d.Migrate(t.Context()); err != nil {
@@ -288,6 +289,7 @@ func TestPlugin(t *testing.T) {
 // Another process's transaction holds the writer while the row's end passes: what
 // is granted then must have its whole TTL.
 func TestGrantAfterAWaitHasItsWholeTTL(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	d := newDriver(t, openDB(t, path))
 	if err := d.Migrate(t.Context()); err != nil {

@@ -41,6 +41,7 @@ var allModes = []sqllock.Mode{sqllock.ModeLease, sqllock.ModeAdvisory, sqllock.M
 
 // A wrong password is told as what it is, and never shown.
 func TestWrongPasswordIsNotShown(t *testing.T) {
+	t.Parallel()
 	eachPlace(t, func(t *testing.T, p *place) {
 		server := p.config(p.userDSN(p.addr), 2)
 		server.Password = secret.New("canary")
@@ -58,6 +59,7 @@ func TestWrongPasswordIsNotShown(t *testing.T) {
 // A server that accepts and says nothing, as one behind a firewall, is waited for as
 // long as the request says, and closing waits no longer than connect_timeout.
 func TestUnreachableServerIsWaitedForWithinABound(t *testing.T) {
+	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
