@@ -8,7 +8,8 @@
 // report, by the clock that all processes of a host share, is checked: who lost a
 // lease by time was told before the next one had it; who lost it by the server is told
 // within a renewal interval; fences rise over every grant; the history is one that one
-// lock could have given (by porcupine); and a guarded resource refuses old fences.
+// lock could have given (by porcupine); and a guarded resource refuses old fences. The
+// backend in memory does the same inside one process.
 //
 // LOCKFAULTS_SEED repeats the plan of a run, LOCKFAULTS_ROUNDS makes it longer, and
 // LOCKFAULTS_MARGIN=default runs with the margin and renewal interval that users have

@@ -39,15 +39,17 @@ func TestBackends(t *testing.T) {
 func (c *crew) report() {
 	c.Helper()
 	f := c.judge()
-	margin := "-"
-	if f.margin != math.MaxInt64 {
-		margin = round(f.margin)
-	}
 	c.Logf("seed %d; late %v\nFIGURES | %s | %v | %d | %d | %s | %s | %s | %s | %s | %s |", c.seed, f.late, c.Name()[len("TestBackends/"):], c.ttl, f.grants,
-		f.lostByTime, margin, f.byServer, round(f.toldAwake), f.waiting, f.away, f.leftBehind)
+		f.lostByTime, round(f.margin), f.byServer, round(f.toldAwake), f.waiting, f.away, f.leftBehind)
 }
 
-func round(d time.Duration) string { return d.Round(100 * time.Microsecond).String() }
+// round shows a figure, or that it was not taken.
+func round(d time.Duration) string {
+	if d == math.MaxInt64 {
+		return "-"
+	}
+	return d.Round(100 * time.Microsecond).String()
+}
 
 // lostByTime cuts a holder off in every way, freezes one, and kills one. All happen
 // at once, since what takes time is waiting for the leases to end.

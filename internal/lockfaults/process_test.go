@@ -122,6 +122,7 @@ type process struct {
 	orders
 	l      *locks.Locker
 	faulty *lockstest.Faulty
+	print  func(event)
 
 	mu     sync.Mutex
 	grants int
@@ -129,7 +130,6 @@ type process struct {
 	loops  sync.WaitGroup
 	halt   context.CancelFunc
 	work   sync.WaitGroup
-	out    sync.Mutex
 }
 
 type held struct {
@@ -140,7 +140,7 @@ type held struct {
 
 // serve is the main function of a process.
 func serve(text string) (err error) {
-	p := &process{held: map[string]*held{}}
+	p := &process{held: map[string]*held{}, print: printer()}
 	if err := json.Unmarshal([]byte(text), &p.orders); err != nil {
 		return err
 	}
@@ -177,14 +177,22 @@ func serve(text string) (err error) {
 }
 
 func (p *process) tell(e event) {
-	p.out.Lock()
-	defer p.out.Unlock()
 	e.Proc = p.Name
 	if e.At == 0 {
 		e.At = now()
 	}
-	// One write, so that a kill leaves whole lines.
-	_, _ = os.Stdout.WriteString(e.String() + "\n")
+	p.print(e)
+}
+
+// printer prints events for the parent: each in one write, so that a kill leaves whole
+// lines.
+func printer() func(event) {
+	var mu sync.Mutex
+	return func(e event) {
+		mu.Lock()
+		defer mu.Unlock()
+		_, _ = os.Stdout.WriteString(e.String() + "\n")
+	}
 }
 
 // watchClock tells of times at which this process did not run: on a loaded machine,
