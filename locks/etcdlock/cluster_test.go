@@ -93,12 +93,16 @@ func TestNoMajority(t *testing.T) {
 			t.Error("the session was ended without a majority")
 		}
 	})
-	h := grant(t, p, request("k"))
+	r := request("k")
+	r.TTL = time.Minute
+	h := grant(t, p, r)
 	members[1].Kill()
 	members[2].Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err := p.Acquire(ctx, request("k"))
+	stranger := request("k")
+	stranger.TTL = time.Minute
+	_, err := p.Acquire(ctx, stranger)
 	var held *driver.HeldError
 	if err == nil || errors.As(err, &held) {
 		t.Errorf("acquire: %v", err)
@@ -106,6 +110,22 @@ func TestNoMajority(t *testing.T) {
 	if _, err := p.Release(ctx, h); err == nil {
 		t.Error("a release went well without a majority")
 	}
+	// And it says so at once, as soon as the member has noticed: without being asked for
+	// that, it would keep the request for longer than this.
+	until(t, "it hears that there is no leader", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		r := request("another")
+		r.TTL = time.Minute
+		_, err := p.Acquire(ctx, r)
+		return driver.IsNotApplied(err) && strings.Contains(err.Error(), "no leader")
+	})
+	until(t, "renewal hears it too", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := p.Renew(ctx, h)
+		return err != nil && strings.Contains(err.Error(), "no leader")
+	})
 }
 
 const password = "Tr0ub4dor-not-to-be-seen"

@@ -147,6 +147,9 @@ func (d *Driver) spawn(f func()) bool {
 	return true
 }
 
+// closeTimeout bounds the end of the sessions.
+const closeTimeout = time.Second
+
 // cleanUp bounds a request that nobody waits for, and the leaving of a line.
 const cleanUp = 500 * time.Millisecond
 
@@ -166,8 +169,10 @@ func (d *Driver) Close() error {
 	d.end()
 	var wg sync.WaitGroup
 	errs := make([]error, len(ids))
-	if first {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(d.life), cleanUp)
+	if first && len(ids) > 0 {
+		// A client that was cut off a while ago waits before it connects again.
+		d.client.ActiveConnection().ResetConnectBackoff()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(d.life), closeTimeout)
 		defer cancel()
 		for i, id := range ids {
 			wg.Go(func() {

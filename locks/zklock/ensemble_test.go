@@ -46,9 +46,9 @@ func TestEnsemble(t *testing.T) {
 	for _, m := range members {
 		addrs = append(addrs, m.Addr())
 	}
-	const ttl = 6 * time.Second
+	const ttl, margin = 6 * time.Second, 200 * time.Millisecond
 	cfg := func() *locks.Config {
-		return &locks.Config{TTL: ttl, RequestTimeout: 500 * time.Millisecond, RenewInterval: time.Second}
+		return &locks.Config{TTL: ttl, Margin: margin, RequestTimeout: 500 * time.Millisecond, RenewInterval: time.Second}
 	}
 	var at lastDialed
 	l, err := zklock.New(t.Context(), addrs, cfg(), zklock.WithPrefix("/test"), zklock.WithDialer(at.dial))
@@ -67,7 +67,7 @@ func TestEnsemble(t *testing.T) {
 	}
 	renewed := func(what string) {
 		t.Helper()
-		until := time.Now().Add(ttl * 9 / 10) // it was sent after what happened
+		until := time.Now().Add(ttl - margin) // so that it was sent after this
 		await(t, "a renewal "+what, 20*time.Second, func() bool { return lease.ValidUntil().After(until) || lease.Err() != nil })
 		if err := lease.Err(); err != nil {
 			t.Fatalf("lost %s: %v", what, err)
