@@ -285,8 +285,7 @@ func refused(err error) bool {
 	if errors.As(err, &op) && op.Op == "dial" || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) {
 		return true
 	}
-	var certificate *tls.CertificateVerificationError
-	if errors.As(err, &certificate) {
+	if _, untrusted := errors.AsType[*tls.CertificateVerificationError](err); untrusted {
 		return true
 	}
 	text := err.Error()

@@ -63,7 +63,7 @@ func TestConformanceOnACluster(t *testing.T) {
 	}
 	c := startCluster(t)
 	lockstest.Run(t, lockstest.Harness{
-		TTL: time.Second, Short: true,
+		TTL: 700 * time.Millisecond, Short: true,
 		New: func(tb testing.TB) driver.Driver { return open(tb, c.client(tb), redislock.Fair()) },
 		Delete: func(tb testing.TB, key string) {
 			tb.Helper()

@@ -21,7 +21,8 @@
 // for 50 s. The TTL of a pushed grant is counted from the waiter's last sign of
 // life; where that is older than half a TTL, the waiter confirms the grant first,
 // which is one more round trip. 64 waiters in as many processes send about three
-// requests a second while they wait.
+// requests a second while they wait. Without a line each of them looks about 1.3 times
+// a second beside the wake-ups (Config.Poll), and of one process the first one only.
 //
 // Not guaranteed: that a grant survives a failover. Replication is asynchronous:
 // a new master may not know the last grants, and then two hold a key until the old

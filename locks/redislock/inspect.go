@@ -17,7 +17,7 @@ const scanCount = 1000
 
 // Inspect implements [driver.Inspector] by one script.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Holder, error) {
-	val, err := d.batch.one(ctx, d.scripts.look, d.lockKeys(key)[:1])
+	val, err := d.batch.one(ctx, d.scripts.look, d.lookKeys(key))
 	if err != nil {
 		return driver.Holder{}, err
 	}
@@ -30,12 +30,15 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Holder, error)
 
 func looked(key string, val any) (h driver.Holder, held bool) {
 	a, _ := val.([]any)
-	if len(a) != 2 {
+	if len(a) != 3 {
 		return h, false
 	}
 	text, _ := a[0].(string)
 	ttl, _ := a[1].(int64)
-	return parse(key, text, ttl), text != ""
+	waiters, _ := a[2].(int64)
+	h = parse(key, text, ttl)
+	h.Waiters = int(waiters)
+	return h, text != ""
 }
 
 // List implements [driver.Inspector]. It walks over all keys of the database with
@@ -57,7 +60,7 @@ func (d *Driver) List(ctx context.Context, prefix string, limit int) ([]driver.H
 		n := min(len(names), limit-len(out), scanCount)
 		commands := make([]*command, n)
 		for i, name := range names[:n] {
-			commands[i] = &command{script: d.scripts.look, keys: d.lockKeys(name)[:1]}
+			commands[i] = &command{script: d.scripts.look, keys: d.lookKeys(name)}
 		}
 		if err := d.batch.run(ctx, commands...); err != nil {
 			return nil, explain("list", err)

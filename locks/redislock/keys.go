@@ -25,6 +25,11 @@ func (d *Driver) lockKeys(key string) []string {
 	return []string{k, k + ":f", k + ":q", k + ":h"}
 }
 
+func (d *Driver) lookKeys(key string) []string {
+	all := d.lockKeys(key)
+	return []string{all[0], all[2]}
+}
+
 // lockName is the lock whose record has the key.
 func (d *Driver) lockName(redisKey string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(redisKey, d.prefix+"{")

@@ -59,6 +59,12 @@ func TestLineIsServedInOrder(t *testing.T) {
 	if _, err := holder.Acquire(t.Context(), request("k")); !isHeld(err) {
 		t.Error(err)
 	}
+	if x, err := holder.Inspect(t.Context(), "k"); err != nil || x.Waiters != n {
+		t.Errorf("Inspect = %+v, %v, want %d waiters", x, err, n)
+	}
+	if all, err := holder.List(t.Context(), "", 10); err != nil || len(all) != 1 || all[0].Waiters != n {
+		t.Errorf("List = %+v, %v, want %d waiters", all, err, n)
+	}
 	last := h.Fence
 	for i := range n {
 		released(t, holder, h, driver.ReleasedOK)
@@ -290,6 +296,7 @@ func TestWaitersAreQuiet(t *testing.T) {
 
 // Waiters of one process without a line: only the first of them asks.
 func TestWaitersOfOneProcessAreQuiet(t *testing.T) {
+	t.Parallel()
 	s := testenv.SharedRedis(t)
 	holder := process(t, s.Addr, s.DB)
 	h := hold(t, holder, request("k"))

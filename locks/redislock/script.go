@@ -34,9 +34,10 @@ type scripts struct{ acquire, enqueue, renew, release, force, look, probe *scrip
 // node only, so its count does not tell whether a waiter listens.
 //
 // The keys of all but renew and look are the record of the lock, its counter, its
-// line of waiters in order, and what each of them wants. A record is the token of
-// 32 digits, the fence, the server's time in microseconds, and the label; a
-// counter is the last fence and the id of the last release.
+// line of waiters in order, and what each of them wants; of look, the record and the
+// line. A record is the token of 32 digits, the fence, the server's time in
+// microseconds, and the label; a counter is the last fence and the id of the last
+// release.
 func newScripts(cluster bool) *scripts {
 	mine := "string.sub(v, 1, 32) == ARGV[1]"
 	granted := "string.match(v, '^%x+ (%d+)')"
@@ -236,7 +237,7 @@ return was
 `
 
 const luaLook = `
-return {redis.call('GET', KEYS[1]) or '', redis.call('PTTL', KEYS[1])}
+return {redis.call('GET', KEYS[1]) or '', redis.call('PTTL', KEYS[1]), redis.call('ZCARD', KEYS[2])}
 `
 
 // The probe tries every command on a record of its own that is gone at once.

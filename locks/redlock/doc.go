@@ -33,14 +33,19 @@
 //
 // Not guaranteed: that a holder which is paused after it looked at its lease does
 // nothing; only a check of the fence at the resource keeps it out. Also no hints
-// when a key is free (waiters poll) and no line. A node that answers is warned about
-// nothing: set maxmemory-policy noeviction yourself. Most tasks are better served
-// by one server and a unique record in a database, see package redislock.
+// when a key is free (waiters poll) and no line. Most tasks are better served by one
+// server and a unique record in a database, see package redislock.
+//
+// The eviction policy of every node must be noeviction. It is looked up beside the
+// first request, and warned about. All leases of a process are renewed by one
+// pipeline to each node. What is left of a key is its counter, which goes a day after
+// its last use.
 //
 // # What happens when
 //
 //	a minority of nodes down, stopped or cut off   nothing, but for the time limit per node on an acquire that needs them
 //	a majority down or cut off                     acquire: unavailable; holder: told at valid-until
+//	partition                                      who reaches a majority goes on; a holder on the other side is told at valid-until
 //	a node restarts empty                          it grants nothing for the longest TTL; holders put their keys back on it
 //	a majority loses the key                       holder: told at its next renewal; another may have got it, with a higher fence
 //	a node is slow                                 it is not waited for beyond max(50 ms, TTL/20)

@@ -22,7 +22,8 @@ import (
 
 func TestMain(m *testing.M) {
 	logging.Disable() // the client's own log of what tests break on purpose
-	goleak.VerifyTestMain(testenv.Main(m))
+	// The client looks once a second for a server that was away, also after its end.
+	goleak.VerifyTestMain(testenv.Main(m), goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
 func client(addr string) *redis.Client {
