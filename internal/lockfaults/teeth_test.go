@@ -122,8 +122,9 @@ func TestBrokenDriversAreNoticed(t *testing.T) {
 			c.await(b, "granted", key)
 			c.await(b, "wrote", key)
 			// What the holder told before is in the record when it has told this.
+			asked := now()
 			a.do(command{Do: "write", Key: key})
-			c.awaitSince(a, "wrote", key, now())
+			c.awaitSince(a, "wrote", key, asked)
 		}
 	}
 	cut := after(func(_ *crew, holder *member, _ string) { holder.cut(cuts[0]) })
