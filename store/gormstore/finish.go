@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"gorm.io/gorm"
 
@@ -44,7 +45,12 @@ func (s *Store) Heartbeat(ctx context.Context, r store.HeartbeatRequest) (store.
 func (s *Store) beat(ctx context.Context, c sqldialect.Conn, r store.HeartbeatRequest) (store.Heartbeats, error) {
 	args := make([]any, 0, 3+3*len(r.Beats))
 	args = append(args, r.Lease.Milliseconds(), r.Namespace, r.Owner[:])
-	args = pairArgs(args, len(r.Beats), func(i int) (*store.ID, int64) { return &r.Beats[i].ID, int64(r.Beats[i].Attempt) })
+	for i := range r.Beats {
+		args = append(args, r.Beats[i].ID[:])
+	}
+	for i := range r.Beats {
+		args = append(args, r.Beats[i].ID[:], r.Beats[i].Attempt)
+	}
 	at := make(map[store.Beat]int, len(r.Beats))
 	out := store.Heartbeats{Beats: make([]store.BeatAnswer, len(r.Beats))}
 	for i, b := range r.Beats {
@@ -63,7 +69,7 @@ func (s *Store) beat(ctx context.Context, c sqldialect.Conn, r store.HeartbeatRe
 		return nil
 	}
 	answer := "id, attempt, cancel_requested, " + c.NowMillis
-	held := " WHERE ns = ? AND owner = ? AND state = 2 AND " + atPairs(c.Dialect, "attempt", len(r.Beats))
+	held := " WHERE ns = ? AND owner = ? AND state = 2 AND " + atAttempts(c.Dialect, len(r.Beats))
 	renew := "UPDATE " + s.t.byID + " SET lease_until_ms = " + c.NowMillis + " + ?, version = version + 1" + held
 	if c.Returning {
 		return out, c.Query(ctx, renew+" RETURNING "+answer, args, read)
@@ -238,7 +244,7 @@ func applied(r *row, f *store.Finish) bool {
 // key, so that the order per key holds; every other move frees it.
 func (s *Store) finishSQL(d *sqldialect.Dialect, f *store.Finish, refs []store.Ref) (string, []any) {
 	query := "UPDATE " + s.t.executions + " SET version = version + 1, lease_until_ms = 0, result = ?, error_code = ?, error_text = ?, "
-	args := []any{bytesOrNull(f.Result), f.ErrorCode, f.ErrorText}
+	args := []any{bytesOrNull(f.Result), text(f.ErrorCode), text(f.ErrorText)}
 	if f.Reason != store.ReasonNone {
 		query += "reason = ?, "
 		args = append(args, f.Reason)
@@ -269,6 +275,12 @@ func (s *Store) finishSQL(d *sqldialect.Dialect, f *store.Finish, refs []store.R
 		}
 	}
 	return query, args
+}
+
+// text is what an error said, without the bytes that PostgreSQL refuses in a text: a
+// command may have printed anything.
+func text(s string) string {
+	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\uFFFD"), "\uFFFD")
 }
 
 // FinishTx moves a run out of running within the caller's transaction, by

@@ -42,6 +42,7 @@ func (s server) hostile(tb testing.TB, addr string) string {
 
 // The suite once more, under hostile settings and through a proxy.
 func TestHostileConformance(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, s server) {
 		proxy := faultproxy.Start(t, s.addr)
 		storetest.Run(t, func(t *testing.T) storetest.Harness {
@@ -51,6 +52,21 @@ func TestHostileConformance(t *testing.T) {
 				return newStore(tb, s.open(tb, s.hostile(tb, proxy.Addr()), 4), prefix)
 			}}
 		})
+	})
+}
+
+// What a command printed may be no text.
+func TestErrorTextOfAnyBytes(t *testing.T) {
+	everywhere(t, func(p *place) {
+		x := p.started(cron("job", p.register("job")))
+		f := done(x)
+		f.State, f.ErrorCode, f.ErrorText = store.StateFailed, "exit\xff", "a\x00b\xc3"
+		errs, err := p.s.Finish(p.ctx, []store.Finish{f})
+		p.must(err)
+		p.must(errs[0])
+		if got, err := p.s.Get(p.ctx, space, x.ID); err != nil || got.ErrorCode != "exit\uFFFD" || got.ErrorText != "a\uFFFDb\uFFFD" {
+			p.Errorf("stored %q and %q, %v", got.ErrorCode, got.ErrorText, err)
+		}
 	})
 }
 

@@ -195,23 +195,10 @@ func byColumn(ctx context.Context, c sqldialect.Conn, t tables, column, ns strin
 	return out, nil
 }
 
-// atPairs picks rows by ID, guarded by the value of a column. The plain list of IDs
-// is there for planners that do not look into a list of tuples for an index.
-func atPairs(d *sqldialect.Dialect, column string, n int) string {
-	return "id IN " + d.List(n) + " AND (id, " + column + ") IN " + d.Tuples(n, 2)
-}
-
-// pairArgs are the values for atPairs.
-func pairArgs(args []any, n int, at func(i int) (*store.ID, int64)) []any {
-	for i := range n {
-		id, _ := at(i)
-		args = append(args, id[:])
-	}
-	for i := range n {
-		id, value := at(i)
-		args = append(args, id[:], value)
-	}
-	return args
+// atAttempts picks rows by ID, guarded by their attempt. The plain list of IDs is
+// there for planners that do not look into a list of tuples for an index.
+func atAttempts(d *sqldialect.Dialect, n int) string {
+	return "id IN " + d.List(n) + " AND (id, attempt) IN " + d.Tuples(n, 2)
 }
 
 // checkNew refuses rows before any of them is written, and gives an ID to those

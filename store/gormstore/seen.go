@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/solotick/solotick/internal/mutation"
 	"github.com/solotick/solotick/internal/sqldialect"
 	"github.com/solotick/solotick/store"
 )
@@ -105,8 +106,17 @@ func (s *Store) look(ctx context.Context, c sqldialect.Conn, query string, args 
 // the assignments, args their values, and after does the same to a row in memory.
 // Rows that are locked are all as they were seen.
 func (s *Store) update(ctx context.Context, c sqldialect.Conn, ns string, rows []row, set string, args []any, after func(*row)) ([]row, error) {
-	query := "UPDATE " + s.t.byID + " SET " + set + ", version = version + 1 WHERE ns = ? AND " + atPairs(c.Dialect, "version", len(rows))
-	args = pairArgs(append(args, ns), len(rows), func(i int) (*store.ID, int64) { return &rows[i].ID, rows[i].Version })
+	query := "UPDATE " + s.t.byID + " SET " + set + ", version = version + 1 WHERE ns = ? AND id IN " + c.List(len(rows))
+	args = append(args, ns)
+	for i := range rows {
+		args = append(args, rows[i].ID[:])
+	}
+	if !mutation.On("seen-version") {
+		query += " AND (id, version) IN " + c.Tuples(len(rows), 2)
+		for i := range rows {
+			args = append(args, rows[i].ID[:], rows[i].Version)
+		}
+	}
 	got := make(map[store.ID]bool, len(rows))
 	if c.LockRows != "" {
 		n, err := c.Exec(ctx, query, args...)

@@ -85,6 +85,7 @@ var prefixes atomic.Int64
 func tables() gormstore.Option { return gormstore.WithPrefix(fmt.Sprintf("t%d_", prefixes.Add(1))) }
 
 func TestServerConformance(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, s server) {
 		storetest.Run(t, func(t *testing.T) storetest.Harness {
 			prefix := tables()
