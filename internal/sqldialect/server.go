@@ -2,10 +2,7 @@ package sqldialect
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/solotick/solotick/configs/secret"
@@ -19,9 +16,6 @@ type ServerConfig struct {
 	DSN secret.Value `yaml:"dsn"`
 	// Password is used in place of the DSN's. Default none.
 	Password secret.Value `yaml:"password"`
-	// PasswordFile names a file with the password, read when the database is opened.
-	// Default none.
-	PasswordFile string `yaml:"password_file"`
 	// TLS replaces what the DSN says about encryption. Default: what the DSN says.
 	TLS transport.TLS `yaml:"tls"`
 	// AllowPlaintext permits a connection to another host without TLS, or with a
@@ -42,22 +36,6 @@ func (c ServerConfig) Defaults() ServerConfig {
 		c.ConnectTimeout = 5 * time.Second
 	}
 	return c
-}
-
-// Secret is the password to be used in place of the DSN's; the zero Value if the
-// DSN's stands.
-func (c ServerConfig) Secret() (secret.Value, error) {
-	switch {
-	case c.PasswordFile == "":
-		return c.Password, nil
-	case !c.Password.IsZero():
-		return secret.Value{}, errors.New("password and password_file: both are set; keep one")
-	}
-	text, err := os.ReadFile(c.PasswordFile)
-	if err != nil {
-		return secret.Value{}, fmt.Errorf("password_file: %w", err)
-	}
-	return secret.New(strings.TrimRight(string(text), "\r\n")), nil
 }
 
 // CheckTransport refuses to cross a network unencrypted or to an unverified server.

@@ -25,10 +25,6 @@ func Parse(c sqldialect.ServerConfig) (*driver.Config, error) {
 	if c.DSN.IsZero() {
 		return nil, errors.New("dsn: it is empty; name the database, such as user@tcp(host:3306)/name")
 	}
-	password, err := c.Secret()
-	if err != nil {
-		return nil, err
-	}
 	cfg, err := driver.ParseDSN(c.DSN.Reveal())
 	if err != nil {
 		// The parser's error may quote a part of the DSN.
@@ -37,8 +33,8 @@ func Parse(c sqldialect.ServerConfig) (*driver.Config, error) {
 	if cfg.DBName == "" {
 		return nil, errors.New("dsn: it names no database; write it as user@tcp(host:3306)/name")
 	}
-	if !password.IsZero() {
-		cfg.Passwd = password.Reveal()
+	if !c.Password.IsZero() {
+		cfg.Passwd = c.Password.Reveal()
 	}
 	host := cfg.Addr
 	if h, _, err := net.SplitHostPort(cfg.Addr); err == nil {

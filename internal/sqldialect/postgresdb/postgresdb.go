@@ -27,17 +27,13 @@ func Parse(c sqldialect.ServerConfig) (*pgx.ConnConfig, error) {
 	if c.DSN.IsZero() {
 		return nil, errors.New("dsn: it is empty; name the database, such as postgres://user@host:5432/name?sslmode=verify-full")
 	}
-	password, err := c.Secret()
-	if err != nil {
-		return nil, err
-	}
 	cfg, err := pgx.ParseConfig(c.DSN.Reveal())
 	if err != nil {
 		// The parser's error quotes the DSN.
 		return nil, errors.New("dsn: pgx cannot read it; write it as postgres://user@host:5432/name?sslmode=verify-full")
 	}
-	if !password.IsZero() {
-		cfg.Password = password.Reveal()
+	if !c.Password.IsZero() {
+		cfg.Password = c.Password.Reveal()
 	}
 	cfg.ConnectTimeout = c.ConnectTimeout
 	cfg.DialFunc = (&net.Dialer{Timeout: c.ConnectTimeout, KeepAlive: 15 * time.Second}).DialContext
