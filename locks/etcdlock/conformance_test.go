@@ -32,6 +32,12 @@ func harness(tb testing.TB, server *testenv.Server) lockstest.Harness {
 			tb.Helper()
 			server.Kill()
 			server.Restart()
+			// Its goroutines are counted, so it must have them again.
+			admin.ActiveConnection().ResetConnectBackoff()
+			until(tb, "the console is connected again", func() bool {
+				_, err := admin.Get(tb.Context(), "x")
+				return err == nil
+			})
 		},
 		Proxied: func(tb testing.TB) (driver.Driver, func(), func()) {
 			tb.Helper()
