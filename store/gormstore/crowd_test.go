@@ -28,7 +28,6 @@ type crowd struct {
 	*place
 	lease time.Duration
 	tick  atomic.Int64 // the newest asked for
-	last  store.Millis
 	names atomic.Int64
 	again atomic.Int64 // transactions of the user that the database wanted again
 

@@ -40,12 +40,13 @@ func (s server) hostile(tb testing.TB, addr string) string {
 	return u.String()
 }
 
-// The suite once more, under hostile settings and through a proxy.
+// The suite once more, under hostile settings and through a proxy, in its
+// short form.
 func TestHostileConformance(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s server) {
 		proxy := faultproxy.Start(t, s.addr)
-		storetest.Run(t, func(t *testing.T) storetest.Harness {
+		storetest.RunShort(t, func(t *testing.T) storetest.Harness {
 			prefix := tables()
 			return storetest.Harness{Open: func(tb testing.TB) store.Store {
 				tb.Helper()

@@ -269,7 +269,7 @@ func TestForeignDatabase(t *testing.T) {
 		return
 	}
 	t.Run("conformance", func(t *testing.T) {
-		storetest.Run(t, func(t *testing.T) storetest.Harness {
+		storetest.RunShort(t, func(t *testing.T) storetest.Harness {
 			path = filepath.Join(t.TempDir(), "store.db")
 			return storetest.Harness{Open: open}
 		})

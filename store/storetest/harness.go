@@ -25,9 +25,22 @@ type Harness struct {
 // newStore. A failure begins with the rule that is broken.
 func Run(t *testing.T, newStore func(t *testing.T) Harness) {
 	t.Helper()
-	for _, c := range slices.Concat(
+	run(t, newStore, slices.Concat(
 		jobCases, claimCases, activeCases, fetchCases, leaseCases, finishCases, settleCases, recordCases, stressCases,
-	) {
+	))
+}
+
+// RunShort runs the cases that do the most in the least time: claims, the record,
+// random operations against a model, and workers at once. It is for a second run
+// of a backend that passes [Run], under other settings.
+func RunShort(t *testing.T, newStore func(t *testing.T) Harness) {
+	t.Helper()
+	run(t, newStore, slices.Concat(claimCases, recordCases, stressCases))
+}
+
+func run(t *testing.T, newStore func(t *testing.T) Harness, cases []suiteCase) {
+	t.Helper()
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			h := newStore(t)
 			c.run(&env{T: t, h: h, s: h.Open(t), ctx: t.Context(), owner: store.NewOwner()})
