@@ -28,8 +28,10 @@ func (p *place) rowDriver(t *testing.T, addr string) driver.Driver {
 
 func refused(t *testing.T, d driver.Driver, key string) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
 	var held *driver.HeldError
-	if _, err := d.Acquire(t.Context(), request(key)); !errors.As(err, &held) || held.Holder.Key != key {
+	if _, err := d.Acquire(ctx, request(key)); !errors.As(err, &held) || held.Holder.Key != key {
 		t.Fatalf("acquire of a held key: %v", err)
 	}
 }
