@@ -12,9 +12,7 @@ TESTFLAGS ?=
 TIMEOUT ?= 15m
 FUZZTIME ?= 20s
 BENCHTIME ?= 1s
-# Packages that have nothing to test without real servers; see the target servers.
-SERVER_PKG := /internal/testenv$$|/locks/(redislock|redlock|etcdlock|zklock)$$
-PKG ?= $$($(GO) list ./... | grep -vE '$(SERVER_PKG)')
+PKG ?= ./...
 # Modules of their own, so that what they need is not in go.mod.
 MODULES := adapters/gocronlock benchmarks/lockbench
 # Flags of make bench-locks, such as -quick, -json or -only=redis.
@@ -22,15 +20,13 @@ BENCHFLAGS ?=
 
 # A missing server fails a test instead of skipping it.
 export SOLOTICK_REQUIRE_SERVICES ?= 1
-# The tests on real servers have a target of their own: servers.
-export SOLOTICK_SERVERS ?= off
 
 .PHONY: help
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
 
 .PHONY: deps
-deps: ## Install what the tests need and the machine lacks (gcc, for the race detector), and fetch the modules
+deps: ## Install what the tests need and the machine lacks (gcc, for the race detector; the servers) and fetch the modules
 	@if ! command -v gcc >/dev/null || ! printf '#include <stdlib.h>\nint main(void){return 0;}\n' | gcc -x c -o /dev/null - 2>/dev/null; then \
 		echo "installing gcc and libc6-dev"; \
 		sudo=; if [ "$$(id -u)" != 0 ]; then sudo=sudo; fi; \
@@ -38,11 +34,8 @@ deps: ## Install what the tests need and the machine lacks (gcc, for the race de
 		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -qy --no-install-recommends gcc libc6-dev </dev/null; \
 	fi
 	@$(GO) mod download
-	@for module in $(MODULES); do (cd $$module && $(GO) mod download) || exit 1; done
-
-.PHONY: server-deps
-server-deps: deps ## Install the servers that make servers starts: Redis, etcd, ZooKeeper, MariaDB, PostgreSQL
 	@internal/testenv/deps.sh $(GO)
+	@for module in $(MODULES); do (cd $$module && $(GO) mod download) || exit 1; done
 
 .PHONY: tidy
 tidy: ## Bring go.mod and go.sum of all modules in order
@@ -65,16 +58,12 @@ lint: ## Check formatting, the chosen linters and go.mod (the first run builds t
 .PHONY: test
 test: deps ## Run the whole suite under the race detector, in random order
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) $(PKG)
+	$(MAKE) modules
 
 .PHONY: modules
-modules: deps ## Vet and test the modules of their own: adapters and benchmarks
+modules: ## Vet and test the modules of their own: adapters and benchmarks
 	for module in $(MODULES); do (cd $$module && $(GO) vet ./... && \
 		CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) ./...) || exit 1; done
-
-.PHONY: servers
-servers: server-deps ## Run the tests on real servers: Redis, etcd, ZooKeeper, MariaDB, PostgreSQL
-	SOLOTICK_SERVERS=on CGO_ENABLED=1 $(GO) test -race -shuffle=on -p=1 -timeout=$(TIMEOUT) $(TESTFLAGS) \
-		./internal/testenv ./internal/sqldialect ./locks/sqllock/... ./locks/redislock ./locks/redlock ./locks/etcdlock ./locks/zklock
 
 .PHONY: short
 short: ## Run the quick tests, without the race detector
@@ -98,16 +87,12 @@ bench: ## Run the benchmarks
 	$(GO) test -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) $(TESTFLAGS) $(PKG)
 
 .PHONY: bench-locks
-bench-locks: server-deps ## Measure the lock backends beside other libraries and the bare protocols (BENCHFLAGS=-quick, -json, -only=redis)
-	cd benchmarks/lockbench && SOLOTICK_SERVERS=on $(GO) run . $(BENCHFLAGS)
+bench-locks: deps ## Measure the lock backends beside other libraries and the bare protocols (BENCHFLAGS=-quick, -json, -only=redis)
+	cd benchmarks/lockbench && $(GO) run . $(BENCHFLAGS)
 
 .PHONY: mutation
-mutation: ## Break every safety guard in turn and demand that the tests notice (GUARD=name for one)
+mutation: deps ## Break every safety guard in turn and demand that the tests notice (GUARD=name for one)
 	$(GO) run ./internal/mutation/mutate $(if $(GUARD),-guard=$(GUARD))
-
-.PHONY: server-mutation
-server-mutation: server-deps ## Break every guard, also those whose tests need real servers
-	SOLOTICK_SERVERS=on $(GO) run ./internal/mutation/mutate
 
 .PHONY: cover
 cover: ## Measure how much of the code the whole suite reaches, into coverage.out

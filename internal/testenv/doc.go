@@ -17,8 +17,7 @@
 //
 // Where a server is not installed, the test is skipped, or fails where the
 // environment has SOLOTICK_REQUIRE_SERVICES=1 and go test no -short. `make
-// server-deps` installs them on Debian. With SOLOTICK_SERVERS=off every such test is
-// skipped: make servers runs them.
+// deps` installs them on Debian.
 //
 // It is for tests only and works on Linux.
 package testenv

@@ -25,19 +25,12 @@ const (
 	pingLimit = 2 * time.Second
 )
 
-var (
-	// errMissing marks a server that is not installed.
-	errMissing = errors.New("not installed: run make server-deps")
-	// errOff says that this run leaves real servers out, on purpose.
-	errOff = errors.New("SOLOTICK_SERVERS=off leaves real servers out: make servers runs these tests")
-)
+// errMissing marks a server that is not installed.
+var errMissing = errors.New("not installed: run make deps")
 
 // skipOrFail ends the test for a server that did not start.
 func skipOrFail(tb testing.TB, err error) {
 	tb.Helper()
-	if errors.Is(err, errOff) {
-		tb.Skip(err)
-	}
 	if errors.Is(err, errMissing) && (os.Getenv("SOLOTICK_REQUIRE_SERVICES") != "1" || testing.Short()) {
 		tb.Skip(err)
 	}
@@ -91,9 +84,6 @@ type Server struct {
 
 // newServer prepares a server without starting it. The caller closes it.
 func newServer(r recipe) (*Server, error) {
-	if os.Getenv("SOLOTICK_SERVERS") == "off" {
-		return nil, errOff
-	}
 	s := &Server{recipe: r}
 	fail := func(err error) (*Server, error) {
 		return nil, errors.Join(fmt.Errorf("testenv: prepare %s: %w", r.name, err), s.close())

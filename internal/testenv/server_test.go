@@ -349,7 +349,7 @@ func TestBrokenStartShowsTheLog(t *testing.T) {
 
 func TestMissingServer(t *testing.T) {
 	_, err := testenv.Find("no-such-server", "/no/such/*/server")
-	if err == nil || !containsAll(err.Error(), "no-such-server", "make server-deps") {
+	if err == nil || !containsAll(err.Error(), "no-such-server", "make deps") {
 		t.Fatalf("error %v, want one that names the program and the remedy", err)
 	}
 	required := "failed"

@@ -27,7 +27,6 @@ type row struct {
 	guard    string
 	packages []string // relative to the module root, without "./"
 	run      string   // for -test.run
-	servers  bool     // the tests need real servers
 }
 
 func readTable(root string) ([]row, error) {
@@ -46,11 +45,10 @@ func readTable(root string) ([]row, error) {
 			continue
 		}
 		fields := strings.Split(line, "\t")
-		servers := len(fields) == 4 && fields[3] == "servers"
-		if len(fields) != 3 && !servers {
-			return nil, fmt.Errorf("%s:%d: %d tab-separated fields, want guard, packages and pattern, and at most the word servers", tableFile, n, len(fields))
+		if len(fields) != 3 {
+			return nil, fmt.Errorf("%s:%d: %d tab-separated fields, want guard, packages and pattern", tableFile, n, len(fields))
 		}
-		r := row{guard: strings.TrimSpace(fields[0]), run: strings.TrimSpace(fields[2]), servers: servers}
+		r := row{guard: strings.TrimSpace(fields[0]), run: strings.TrimSpace(fields[2])}
 		for p := range strings.FieldsSeq(fields[1]) {
 			r.packages = append(r.packages, strings.TrimPrefix(p, "./"))
 		}

@@ -6,9 +6,8 @@
 // It refuses a guard that the code asks about and the table lacks, a row whose
 // guard no code asks about, a pattern that runs no test, and tests that do not
 // compile or do not pass to begin with: none of these may look like a guard that
-// was noticed. Rows whose tests need real servers are left out, and named, where
-// SOLOTICK_SERVERS=off. A run that exceeds -timeout counts as noticed, because a guard may
-// be all that ends a wait.
+// was noticed. A run that exceeds -timeout counts as noticed, because a guard may be
+// all that ends a wait.
 package main
 
 import (
@@ -57,15 +56,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		if len(rows) == 0 {
 			return fmt.Errorf("no guard %q in %s", *only, tableFile)
 		}
-	}
-
-	if os.Getenv("SOLOTICK_SERVERS") == "off" {
-		rows = slices.DeleteFunc(rows, func(r row) bool {
-			if r.servers {
-				fmt.Fprintf(out, "%-40s left out: its tests need real servers, see make server-mutation\n", r.guard)
-			}
-			return r.servers
-		})
 	}
 
 	bin, err := os.MkdirTemp("", "mutate-")
