@@ -162,8 +162,8 @@ func testOutageIsOutlived(t *testing.T, h Harness) {
 	f := start(t, h, 3, leader.Config{})
 	_, term := f.next(0, bound)
 	for round := range rounds {
+		cut := time.Now() // a request that is under way may fail before cut returns
 		heal := f.cut(f.runners...)
-		cut := time.Now()
 		f.await(term.Done(), h.TTL+bound, "the end of the term")
 		f.quiet(outage, "no candidate can reach the backend")
 		for _, r := range f.runners {
