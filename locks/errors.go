@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/solotick/solotick/locks/driver"
@@ -53,7 +54,11 @@ func (e *HeldError) Error() string {
 	if e.Holder.Remaining > 0 {
 		left = fmt.Sprintf(" for another %v at most", e.Holder.Remaining.Round(time.Millisecond))
 	}
-	return fmt.Sprintf("locks: %q is held by %q%s", e.Holder.Key, e.Holder.Label, left)
+	holder := "another, whose label the backend does not tell"
+	if e.Holder.Label != "" {
+		holder = strconv.Quote(e.Holder.Label)
+	}
+	return fmt.Sprintf("locks: %q is held by %s%s", e.Holder.Key, holder, left)
 }
 
 // Is makes the error match ErrHeld.

@@ -13,8 +13,9 @@ import (
 func TestErrorsReadWell(t *testing.T) {
 	down := errors.New("connection refused")
 	for want, err := range map[string]error{
-		`locks: "k" is held by "host:7" for another 1.5s at most`: &locks.HeldError{Holder: locks.Holder{Key: "k", Label: "host:7", Remaining: 1500 * time.Millisecond}},
-		`locks: "k" is held by "host:7"`:                          &locks.HeldError{Holder: locks.Holder{Key: "k", Label: "host:7"}},
+		`locks: "k" is held by "host:7" for another 1.5s at most`:              &locks.HeldError{Holder: locks.Holder{Key: "k", Label: "host:7", Remaining: 1500 * time.Millisecond}},
+		`locks: "k" is held by "host:7"`:                                       &locks.HeldError{Holder: locks.Holder{Key: "k", Label: "host:7"}},
+		`locks: "k" is held by another, whose label the backend does not tell`: &locks.HeldError{Holder: locks.Holder{Key: "k"}},
 		`locks: acquire "k": backend unavailable: connection refused`: &locks.UnavailableError{
 			Key: "k", Op: locks.OpAcquire, Err: down,
 		},

@@ -85,7 +85,7 @@ func NewDriver(nodes []redis.UniversalClient, opts ...Option) (*Driver, error) {
 	for _, o := range opts {
 		o(d)
 	}
-	if err := checkCount(len(nodes)); err != nil {
+	if err := checkCount("nodes", len(nodes)); err != nil {
 		return nil, err
 	}
 	addrs := map[string]int{}
@@ -123,9 +123,9 @@ func NewDriver(nodes []redis.UniversalClient, opts ...Option) (*Driver, error) {
 	return d, nil
 }
 
-func checkCount(n int) error {
+func checkCount(what string, n int) error {
 	if n < 3 || n%2 == 0 {
-		return fmt.Errorf("redlock: nodes: %d; an odd number of at least 3 is needed, since an even one bears no more failures than one less", n)
+		return fmt.Errorf("redlock: %s: %d; an odd number of at least 3 is needed, since an even one bears no more failures than one less", what, n)
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ type PluginConfig struct {
 
 // Validate reports the first setting that cannot work.
 func (c PluginConfig) Validate() error {
-	if err := checkCount(len(c.Addrs)); err != nil {
+	if err := checkCount("addrs", len(c.Addrs)); err != nil {
 		return err
 	}
 	for _, addr := range c.Addrs {

@@ -55,7 +55,7 @@ func TestBadSettingsAreRefused(t *testing.T) {
 	const password = "kanarienvogel-4711"
 	far := []string{"a.example.org:1", "b.example.org:1", "c.example.org:1"}
 	for want, cfg := range map[string]redlock.PluginConfig{
-		"nodes: 0":              {},
+		"addrs: 0":              {},
 		"plain text":            {Addrs: far, Password: secret.New(password)},
 		"write it as host:port": {Addrs: []string{"a", "b", "c"}},
 		"db: -1":                {Addrs: far, DB: -1},

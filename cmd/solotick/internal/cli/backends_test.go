@@ -34,7 +34,7 @@ func TestBadPartsOfLockDrivers(t *testing.T) {
 		{"redis", "addrs: ['127.0.0.1:6379']\n    password_file: none", "c.yaml:5:20: locks.redis.password_file: none cannot be read"},
 		{"redis", "addrs: ['127.0.0.1:6379']\n    tls: {cert_file: c.pem}", "c.yaml:5:11: locks.redis.tls: cert_file and key_file go together"},
 		{"redis", "addrs: ['127.0.0.1:6379']\n    tls: {ca_file: none.pem}", "c.yaml:5:20: locks.redis.tls.ca_file: open none.pem: "},
-		{"redlock", "addrs: ['127.0.0.1:1', '127.0.0.1:2']", "2; an odd number of at least 3 is needed"},
+		{"redlock", "addrs: ['127.0.0.1:1', '127.0.0.1:2']", "c.yaml:4:12: locks.redlock.addrs: 2; an odd number of at least 3 is needed"},
 		{"redlock", "addrs: [a, b, c]", `c.yaml:4:12: locks.redlock.addrs: "a": write it as host:port`},
 		{"redlock", "addrs: ['a:1', 'b:1', 'c:1']\n    password: " + secret, "c.yaml:4:12: locks.redlock.addrs: the password would cross the network"},
 		{"etcd", "", "c.yaml:2:10: locks.etcd.endpoints: there is none"},
