@@ -161,6 +161,9 @@ func testOutageIsOutlived(t *testing.T, h Harness) {
 	}
 	f := start(t, h, 3, leader.Config{})
 	_, term := f.next(0, bound)
+	for _, r := range f.runners { // one that has no answer yet has been without since before the cut
+		f.healthy(r, bound)
+	}
 	for round := range rounds {
 		cut := time.Now() // a request that is under way may fail before cut returns
 		heal := f.cut(f.runners...)
