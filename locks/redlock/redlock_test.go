@@ -295,6 +295,7 @@ func TestLateAcquireLeavesNoOrphan(t *testing.T) {
 	d, other := process(t, through), process(t, nodes)
 	hold(t, d, request("warm", time.Minute))
 	theirs := hold(t, other, request("k", time.Minute))
+	records(t, admin, "k", theirs.Token.String(), 3) // a majority was enough for the grant
 	if err := admin[0].Del(t.Context(), redlock.DefaultPrefix+"k").Err(); err != nil {
 		t.Fatal(err)
 	}
