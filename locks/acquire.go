@@ -317,7 +317,7 @@ func (l *Locker) heldHere(s *slot) *HeldError {
 		return nil
 	}
 	return &HeldError{here: true, Holder: Holder{
-		Key: s.key, Label: e.req.Label, Token: e.req.Token, Fence: e.fence,
+		Key: s.key, Label: e.t.label, Token: e.token, Fence: e.fence,
 		Remaining: max(e.deadline.Remaining(), 0),
 	}}
 }
@@ -331,13 +331,13 @@ func (l *Locker) take(s *slot, g *grant, err error) (*Lease, error) {
 	var before ending
 	l.mu.Lock()
 	if l.closed != nil {
-		l.adopt(s, g.hold(), g.t)
+		l.adopt(s, g.hold(), g.t.timing)
 		l.mu.Unlock()
 		return nil, ErrClosed
 	}
 	old := s.holder
 	if old != nil && old.err == nil && old.fence > g.fence {
-		l.adopt(s, g.hold(), g.t)
+		l.adopt(s, g.hold(), g.t.timing)
 		l.mu.Unlock()
 		return nil, &UnavailableError{Key: s.key, Op: OpAcquire, Err: errors.New("the answer came after that to a later grant")}
 	}
@@ -349,7 +349,6 @@ func (l *Locker) take(s *slot, g *grant, err error) (*Lease, error) {
 	}
 	s.holder = g
 	s.refs++
-	g.armGuard()
 	l.schedule(g)
 	l.mu.Unlock()
 	before.tell()
@@ -426,10 +425,10 @@ func (l *Locker) accept(s *slot, req driver.Request, d driver.Grant, w wanted, s
 		return g, nil
 	}
 	l.mu.Lock()
-	l.adopt(s, g.hold(), g.t)
+	l.adopt(s, g.hold(), g.t.timing)
 	l.mu.Unlock()
 	return nil, &UnavailableError{
 		Key: req.Key, Op: OpAcquire,
-		Err: fmt.Errorf("the grant came %v after it began, when it had ended already; it is given back", g.proved.Elapsed().Round(time.Millisecond)),
+		Err: fmt.Errorf("the grant came %v after it began, when it had ended already; it is given back", begun(d, sent).Elapsed().Round(time.Millisecond)),
 	}
 }

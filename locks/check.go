@@ -23,7 +23,7 @@ func (e *Lease) Check(ctx context.Context) error {
 	called := leaseclock.Now()
 	for {
 		if ctx.Err() != nil {
-			return l.unavailable(ctx, ctx, OpRenew, g.req.Key, ctxError(ctx))
+			return l.unavailable(ctx, ctx, OpRenew, g.s.key, ctxError(ctx))
 		}
 		var n ending
 		l.mu.Lock()
@@ -35,7 +35,7 @@ func (e *Lease) Check(ctx context.Context) error {
 			n.tell()
 			return err
 		}
-		if g.proved.Time().After(called.Time()) {
+		if g.proved > l.age(called) {
 			l.mu.Unlock()
 			return nil // by a renewal that was sent since
 		}
@@ -73,9 +73,9 @@ func (l *Locker) checkNow(ctx context.Context, e *Lease) error {
 	case ended != nil:
 		return ended
 	case err != nil:
-		return l.unavailable(ctx, call, OpRenew, g.req.Key, err)
+		return l.unavailable(ctx, call, OpRenew, g.s.key, err)
 	case deadline.Expired():
-		return l.unavailable(ctx, call, OpRenew, g.req.Key, errors.New("the answer came when the lease had ended"))
+		return l.unavailable(ctx, call, OpRenew, g.s.key, errors.New("the answer came when the lease had ended"))
 	}
 	return nil
 }

@@ -267,8 +267,8 @@ func TestAHeldLeaseIsSmall(t *testing.T) {
 	}
 	each := (size() - before) / n
 	t.Logf("%d bytes a held lease", each)
-	if each > 1024 {
-		t.Errorf("%d bytes a held lease, want at most 1024", each)
+	if each > 512 { // the rest of a KiB is the driver's
+		t.Errorf("%d bytes a held lease, want at most 512", each)
 	}
 	runtime.KeepAlive(held)
 	if err := l.Close(t.Context()); err != nil {

@@ -103,21 +103,21 @@ func TestTurn(t *testing.T) {
 	}
 	q.leave() // a's turn goes to c, which has given up meanwhile
 	q.giveUp(c)
-	if q.taken {
+	if q.taken() {
 		t.Fatal("the turn stayed with one who gave up")
 	}
 	q.enter()
 	d := q.enter()
 	boom := errors.New("boom")
 	q.fail(boom)
-	if err := <-d; err != boom || q.taken {
-		t.Fatalf("waiter was told %v, taken %v", err, q.taken)
+	if err := <-d; err != boom || q.taken() {
+		t.Fatalf("waiter was told %v, taken %v", err, q.taken())
 	}
 	q.enter()
 	e := q.enter()
 	q.fail(boom)
 	q.giveUp(e) // sent away and gave up at once: the turn is not its to pass on
-	if q.taken || len(e) != 0 {
+	if q.taken() || len(e) != 0 {
 		t.Fatal("giving up after being sent away left something behind")
 	}
 }

@@ -16,16 +16,21 @@ type Lease struct {
 	g *grant
 
 	// The Locker's mu guards the rest.
-	err      error           // how this level ended
-	done     chan struct{}   // closed when it ends; made when asked for
-	contexts []*leaseContext // to cancel when it ends
-	gone     bool            // Release was called
+	err  error     // how this level ended
+	told *audience // nil where nobody asked
+	gone bool      // Release was called
+}
+
+// audience is who is told that a level has ended.
+type audience struct {
+	done     chan struct{}   // closed then; nil where nobody asked
+	contexts []*leaseContext // to cancel then
 }
 
 type leaseContext struct{ cancel context.CancelCauseFunc }
 
 // Key is the key that is held.
-func (e *Lease) Key() string { return e.g.req.Key }
+func (e *Lease) Key() string { return e.g.s.key }
 
 // Fence is the number of this grant: greater than that of every earlier grant of
 // the key. Pass it to the resource, which refuses numbers lower than the highest
@@ -33,7 +38,7 @@ func (e *Lease) Key() string { return e.g.req.Key }
 func (e *Lease) Fence() int64 { return e.g.fence }
 
 // Token is the random identity of this grant, 32 hexadecimal digits.
-func (e *Lease) Token() string { return e.g.req.Token.String() }
+func (e *Lease) Token() string { return e.g.token.String() }
 
 // ValidUntil is when the lease ends if it is not renewed and the machine is not
 // suspended. It lies before the moment at which the backend can give the key to
@@ -59,13 +64,14 @@ func (e *Lease) Valid() bool {
 func (e *Lease) Done() <-chan struct{} {
 	e.g.l.mu.Lock()
 	defer e.g.l.mu.Unlock()
-	if e.done == nil {
-		e.done = make(chan struct{})
+	told := e.audience()
+	if told.done == nil {
+		told.done = make(chan struct{})
 		if e.err != nil {
-			close(e.done)
+			close(told.done)
 		}
 	}
-	return e.done
+	return told.done
 }
 
 // Err is nil while the lease is held, a *[LostError] once it is lost, and
@@ -94,7 +100,8 @@ func (e *Lease) Context(parent context.Context) (context.Context, context.Cancel
 		if ended != nil {
 			l.adrift[e.g] = struct{}{}
 		}
-		e.contexts, ended = append(e.contexts, lc), nil
+		told := e.audience()
+		told.contexts, ended = append(told.contexts, lc), nil
 	}
 	l.mu.Unlock()
 	if ended != nil {
@@ -102,10 +109,8 @@ func (e *Lease) Context(parent context.Context) (context.Context, context.Cancel
 	}
 	return ctx, func() {
 		l.mu.Lock()
-		if i := slices.Index(e.contexts, lc); i >= 0 {
-			last := len(e.contexts) - 1
-			e.contexts[i], e.contexts[last] = e.contexts[last], nil
-			e.contexts = e.contexts[:last]
+		if told := e.told; told != nil {
+			told.remove(lc)
 		}
 		if e.g.goesOn && len(e.g.cancels()) == 0 {
 			delete(l.adrift, e.g)
@@ -115,25 +120,49 @@ func (e *Lease) Context(parent context.Context) (context.Context, context.Cancel
 	}
 }
 
+// audience returns who is to be told, to be added to. The caller holds mu.
+func (e *Lease) audience() *audience {
+	if e.told == nil {
+		e.told = new(audience)
+	}
+	return e.told
+}
+
+// inherit makes the contexts of other end with this level too. The caller holds mu.
+func (e *Lease) inherit(other *Lease) {
+	if other != e && other.told != nil {
+		told := e.audience()
+		told.contexts = append(told.contexts, other.told.contexts...)
+	}
+}
+
+func (a *audience) remove(lc *leaseContext) {
+	if i := slices.Index(a.contexts, lc); i >= 0 {
+		last := len(a.contexts) - 1
+		a.contexts[i], a.contexts[last] = a.contexts[last], nil
+		a.contexts = a.contexts[:last]
+	}
+}
+
 // mark ends this level. The caller holds mu.
 func (e *Lease) mark(err error) {
 	if e.err != nil {
 		return
 	}
 	e.err = err
-	if e.done != nil {
-		close(e.done)
+	if e.told != nil && e.told.done != nil {
+		close(e.told.done)
 	}
 }
 
 // cancels are the functions that cancel this level's contexts, for the last time.
 // The caller holds mu.
 func (e *Lease) cancels() []context.CancelCauseFunc {
-	if len(e.contexts) == 0 {
+	if e.told == nil || len(e.told.contexts) == 0 {
 		return nil
 	}
-	fs := make([]context.CancelCauseFunc, len(e.contexts))
-	for i, c := range e.contexts {
+	fs := make([]context.CancelCauseFunc, len(e.told.contexts))
+	for i, c := range e.told.contexts {
 		fs[i] = c.cancel
 	}
 	return fs

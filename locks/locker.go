@@ -16,13 +16,16 @@ import (
 // the constructor of a backend.
 type Locker struct {
 	d       driver.Driver
-	batch   driver.BatchRenewer // nil where the backend is none; so are the next four
+	batch   driver.BatchRenewer // nil where the backend is none; so are the next five
 	queuer  driver.Queuer
 	waker   driver.Waker
 	watcher driver.LossWatcher
+	teller  lossTeller
 	inspect driver.Inspector
 	limits  driver.Limits
 	cfg     Config // with defaults
+	usual   terms  // of a lease without options
+	born    time.Time
 
 	acquiring context.Context // ends when Close begins
 	refuse    context.CancelFunc
@@ -36,9 +39,10 @@ type Locker struct {
 	slots    map[string]*slot
 	grants   []*grant            // those to renew
 	adrift   map[*grant]struct{} // lost ones with contexts that go on
-	renewal  *time.Timer
-	renewAt  time.Time // when renewal fires; zero if stopped
+	renewal  alarm               // for the next round
+	guard    alarm               // for the first deadline
 	watchers []*watcher
+	told     []*grant // whose loss the driver has told, to be ended
 	orphans  []*orphan
 	reaping  bool
 	busy     int           // requests and goroutines under way
@@ -57,11 +61,12 @@ func New(d driver.Driver, cfg Config) (*Locker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Locker{d: d, slots: make(map[string]*slot), adrift: make(map[*grant]struct{})}
+	l := &Locker{d: d, slots: make(map[string]*slot), adrift: make(map[*grant]struct{}), born: time.Now()}
 	l.batch, _ = driver.As[driver.BatchRenewer](d)
 	l.queuer, _ = driver.As[driver.Queuer](d)
 	l.waker, _ = driver.As[driver.Waker](d)
 	l.watcher, _ = driver.As[driver.LossWatcher](d)
+	l.teller, _ = driver.As[lossTeller](d)
 	l.inspect, _ = driver.As[driver.Inspector](d)
 	if lim, ok := driver.As[driver.Limiter](d); ok {
 		l.limits = lim.Limits()
@@ -70,6 +75,7 @@ func New(d driver.Driver, cfg Config) (*Locker, error) {
 		l.limits.MaxKeyBytes = MaxKeyBytes
 	}
 	l.cfg = cfg.withDefaults(l.waker != nil)
+	l.usual = terms{l.cfg.timing(l.cfg.TTL), l.cfg.TTL, l.cfg.Label}
 	if err := checkLimits(l.cfg.TTL, l.limits); err != nil {
 		return nil, err
 	}

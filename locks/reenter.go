@@ -23,7 +23,7 @@ type reentry struct {
 // Once the lease is lost, an acquire with the context fails with [ErrLost]; once it
 // is released, it is one like any other. [Semaphore] does not honour it.
 func ContextWith(ctx context.Context, lease *Lease) context.Context {
-	return context.WithValue(ctx, reentry{lease.g.l, lease.g.req.Key}, lease.g)
+	return context.WithValue(ctx, reentry{lease.g.l, lease.g.s.key}, lease.g)
 }
 
 // reenter takes the grant that ctx carries for key once more. It returns nothing
@@ -43,11 +43,11 @@ func (l *Locker) reenter(ctx context.Context, key string, w wanted) (*Lease, err
 	switch {
 	case errors.Is(g.err, ErrLost):
 		return nil, g.err
-	case g.err != nil || g.open == 0:
+	case g.err != nil || g.open() == 0:
 		return nil, nil // given back
 	}
 	e := &Lease{g: g}
-	g.inner = append(g.inner, e)
-	g.open++
+	aside := g.setAside()
+	aside.inner = append(aside.inner, e)
 	return e, nil
 }

@@ -32,8 +32,8 @@ func (e *Lease) Release(ctx context.Context) error {
 	switch {
 	case e.gone && e != &g.outer:
 		l.mu.Unlock()
-		return fmt.Errorf("locks: release %q (fence %d): this level of re-entry: %w", g.req.Key, g.fence, ErrReleased)
-	case e.gone && g.open > 0:
+		return fmt.Errorf("locks: release %q (fence %d): this level of re-entry: %w", g.s.key, g.fence, ErrReleased)
+	case e.gone && g.open() > 0:
 		l.mu.Unlock()
 		return nil
 	case e.gone:
@@ -41,12 +41,9 @@ func (e *Lease) Release(ctx context.Context) error {
 		return l.giveUp(ctx, g)
 	}
 	e.gone = true
-	g.open--
-	if i := slices.Index(g.inner, e); i >= 0 {
-		g.inner = slices.Delete(g.inner, i, i+1)
-	}
-	if g.open == 0 {
-		g.outer.contexts = append(g.outer.contexts, e.contexts...) // end with the grant
+	g.closeLevel(e)
+	if g.open() == 0 {
+		g.outer.inherit(e) // they end with the grant
 		l.mu.Unlock()
 		return l.giveUp(ctx, g)
 	}
@@ -68,12 +65,13 @@ func (l *Locker) giveUp(ctx context.Context, g *grant) error {
 	defer cancel()
 
 	l.mu.Lock()
-	if released := g.released; released != nil {
+	aside := g.setAside()
+	if released := aside.released; released != nil {
 		l.mu.Unlock()
 		<-released // bounded: it has a timeout of its own
-		return g.releaseErr
+		return aside.releaseErr
 	}
-	g.released = make(chan struct{})
+	aside.released = make(chan struct{})
 	lost := g.err
 	n := l.end(g, ErrReleased)
 	n.err, n.cancels = g.err, g.cancels()
@@ -87,17 +85,17 @@ func (l *Locker) giveUp(ctx context.Context, g *grant) error {
 	start := time.Now()
 	out, err := l.sendRelease(ctx, g, lost, idle)
 	if err != nil || out != driver.ReleasedOK {
-		g.releaseErr = &ReleaseError{Key: g.req.Key, Fence: g.fence, Outcome: out, Err: err}
+		aside.releaseErr = &ReleaseError{Key: g.s.key, Fence: g.fence, Outcome: out, Err: err}
 	}
 	l.mu.Lock()
 	if out == 0 && !isNotOurs(lost) {
-		l.adopt(g.s, g.hold(), g.t)
+		l.adopt(g.s, g.hold(), g.t.timing)
 	}
 	l.vacate(g)
 	l.mu.Unlock()
-	close(g.released)
-	l.observe(EventReleased{Key: g.req.Key, Fence: g.fence, Outcome: out, Took: time.Since(start)})
-	return g.releaseErr
+	close(aside.released)
+	l.observe(EventReleased{Key: g.s.key, Fence: g.fence, Outcome: out, Took: time.Since(start)})
+	return aside.releaseErr
 }
 
 // sendRelease returns the outcome, or 0 and why it is unknown.
@@ -109,7 +107,7 @@ func (l *Locker) sendRelease(ctx context.Context, g *grant, lost error, idle <-c
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			return 0, &UnavailableError{Key: g.req.Key, Op: OpRenew, Err: context.Cause(ctx)}
+			return 0, &UnavailableError{Key: g.s.key, Op: OpRenew, Err: context.Cause(ctx)}
 		}
 	}
 	l.mu.Lock()
@@ -130,7 +128,7 @@ func (l *Locker) sendRelease(ctx context.Context, g *grant, lost error, idle <-c
 			}
 			return out, nil
 		}
-		l.observe(EventUnknown{Key: g.req.Key, Op: OpRelease, Err: err})
+		l.observe(EventUnknown{Key: g.s.key, Op: OpRelease, Err: err})
 		applied = applied || !driver.IsNotApplied(err)
 		if lost != nil || backoff.Wait(ctx, retry.Delay(try)) != nil {
 			return 0, err
@@ -159,9 +157,14 @@ func (l *Locker) adopt(s *slot, h driver.Hold, t timing) {
 	if l.working.Err() != nil {
 		return
 	}
+	if now := l.slots[s.key]; now != nil {
+		s = now
+	} else {
+		l.slots[s.key] = s // a lost grant has given up its use of it
+	}
 	o := &orphan{s: s, hold: h, until: leaseclock.NewDeadline(leaseclock.Now(), t.ttl+t.margin, 0), next: time.Now()}
 	s.refs++
-	s.orphans = append(s.orphans, o)
+	s.orphans++
 	l.orphans = append(l.orphans, o)
 	if !l.reaping {
 		l.reaping = true
@@ -180,8 +183,7 @@ func (l *Locker) forget(o *orphan) {
 		return // settled twice at once
 	}
 	l.orphans = slices.Delete(l.orphans, i, i+1)
-	i = slices.Index(o.s.orphans, o)
-	o.s.orphans = slices.Delete(o.s.orphans, i, i+1)
+	o.s.orphans--
 	l.drop(o.s)
 }
 
@@ -235,8 +237,15 @@ func (l *Locker) releaseOrphan(ctx context.Context, o *orphan) error {
 // settle ends the orphans of a key before it is asked for anew, so that this
 // process is not refused by its own ghost.
 func (l *Locker) settle(ctx context.Context, s *slot) error {
+	var orphans []*orphan
 	l.mu.Lock()
-	orphans := slices.Clone(s.orphans)
+	if s.orphans > 0 {
+		for _, o := range l.orphans {
+			if o.s == s {
+				orphans = append(orphans, o)
+			}
+		}
+	}
 	l.mu.Unlock()
 	for _, o := range orphans {
 		if err := l.releaseOrphan(ctx, o); err != nil {

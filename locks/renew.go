@@ -25,9 +25,10 @@ func spread(interval time.Duration) time.Duration { return backoff.Jitter(interv
 
 // schedule adds a lease to those to renew. The caller holds mu.
 func (l *Locker) schedule(g *grant) {
-	g.index = len(l.grants)
+	g.index = int32(len(l.grants))
 	l.grants = append(l.grants, g)
-	l.fireAt(g.due)
+	l.guardAt(g.deadline.Time())
+	l.fireAt(l.born.Add(g.due))
 }
 
 // unschedule takes a lease out. The caller holds mu.
@@ -38,36 +39,28 @@ func (l *Locker) unschedule(g *grant) {
 	moved.index = g.index
 	l.grants = l.grants[:last]
 	g.index = -1
-	if last == 0 && l.renewal != nil {
-		l.renewal.Stop()
-		l.renewAt = time.Time{}
+	if last == 0 {
+		l.renewal.stop()
+		l.guard.stop()
 	}
 }
 
 // fireAt makes the timer fire at t at the latest. The caller holds mu.
 func (l *Locker) fireAt(t time.Time) {
-	if !l.renewAt.IsZero() && !t.Before(l.renewAt) {
-		return
-	}
-	l.renewAt = t
-	if l.renewal == nil {
-		l.renewal = time.AfterFunc(time.Until(t), l.round)
-	} else {
-		l.renewal.Reset(time.Until(t))
-	}
+	l.renewal.fireAt(t, l.round)
 }
 
 // plan sets the timer for the first lease that is due. The caller holds mu.
 func (l *Locker) plan() {
-	l.renewAt = time.Time{}
+	l.renewal.fired()
 	var first *grant
 	for _, g := range l.grants {
-		if !g.renewing && (first == nil || g.due.Before(first.due)) {
+		if !g.renewing && (first == nil || g.due < first.due) {
 			first = g
 		}
 	}
 	if first != nil {
-		l.fireAt(first.due)
+		l.fireAt(l.born.Add(first.due))
 	}
 }
 
@@ -79,7 +72,7 @@ func (l *Locker) round() {
 	l.mu.Lock()
 	for i := len(l.grants) - 1; i >= 0; i-- { //nolint:modernize // lose shortens the slice and moves the last one
 		g := l.grants[i]
-		if g.renewing || g.due.Sub(now.Time()) > g.t.interval/2 {
+		if g.renewing || g.due-l.age(now) > g.t.interval/2 {
 			continue
 		}
 		left := g.deadline.At(now)
@@ -188,16 +181,13 @@ func (l *Locker) renewed(group []*grant, errs []error, sent, from leaseclock.Ins
 	for i, g := range group {
 		if errs[i] != nil && !errors.Is(errs[i], driver.ErrNotOurs) {
 			g.failures++
-			failures = max(failures, g.failures)
+			failures = max(failures, int(g.failures))
 		}
 	}
 	retry := backoff.Policy{Base: time.Second / 4, Max: time.Second}.Delay(failures - 1)
 	for i, g := range group {
 		g.renewing = false
-		if g.idle != nil {
-			close(g.idle)
-			g.idle = nil
-		}
+		g.tellIdle()
 		err := errs[i]
 		if err == nil {
 			ok++
@@ -208,27 +198,25 @@ func (l *Locker) renewed(group []*grant, errs []error, sent, from leaseclock.Ins
 		left := g.deadline.At(now)
 		switch {
 		case err == nil && left > 0:
-			g.failures, g.renewErr = 0, nil
-			g.proved = sent
+			g.failures = 0
+			g.answered(nil)
+			g.proved = l.age(sent)
 			g.deadline = leaseclock.NewDeadline(from, g.t.ttl, g.t.margin)
-			if g.guard != nil {
-				g.guard.Reset(time.Until(g.deadline.Time()))
-			}
-			g.due = sent.Time().Add(scale(g.t.interval, next))
+			g.due = l.age(sent) + scale(g.t.interval, next)
 		case errors.Is(err, driver.ErrNotOurs):
-			g.renewErr = err
+			g.answered(err)
 			lost = append(lost, l.lose(g, ReasonNotOurs))
 		case left <= 0:
 			lost = append(lost, l.lose(g, ReasonUnavailable))
 		default:
-			g.renewErr = err
+			g.answered(err)
 			pause := min(scale(g.t.interval, retry), left/3)
 			if mutation.On("renewal-stops-on-error") {
 				pause = 1000 * time.Hour
 			}
-			g.due = now.Time().Add(max(pause, g.t.ttl/200))
+			g.due = l.age(now) + max(pause, g.t.ttl/200)
 			if l.cfg.Observer != nil {
-				events = append(events, EventUnknown{Key: g.req.Key, Op: OpRenew, Err: err})
+				events = append(events, EventUnknown{Key: g.s.key, Op: OpRenew, Err: err})
 			}
 		}
 	}

@@ -1,13 +1,10 @@
 package locks
 
-import "slices"
+import (
+	"slices"
 
-// lossWatch is a grant's place among those whose loss the driver pushes.
-type lossWatch struct {
-	by   *watcher
-	at   int
-	stop func()
-}
+	"github.com/solotick/solotick/locks/driver"
+)
 
 // watcher waits for the loss of a few grants, in one goroutine for all of them. The
 // Locker's mu guards it. It ends when it has none.
@@ -22,8 +19,29 @@ type watcher struct {
 // does the time that a change takes.
 const watched = 16
 
+// lossTeller is a driver that tells of the loss of a hold by a call. A channel, and
+// a place in a goroutine's select, cost about 250 bytes more for each hold.
+type lossTeller interface {
+	// TellLoss calls lost, at most once, where the channel of WatchLoss would be
+	// closed. The call may come under locks of the driver's: it neither blocks nor
+	// calls the driver.
+	TellLoss(h driver.Hold, lost func()) (stop func())
+}
+
 // watchLoss asks the driver to push the loss of g, and ends g as soon as it does.
 func (l *Locker) watchLoss(g *grant) {
+	if l.teller != nil {
+		stop := l.teller.TellLoss(g.hold(), g.lost)
+		l.mu.Lock()
+		if g.err == nil {
+			g.unwatch, stop = stop, nil
+		}
+		l.mu.Unlock()
+		if stop != nil {
+			stop()
+		}
+		return
+	}
 	if l.watcher == nil {
 		return
 	}
@@ -51,7 +69,7 @@ func (l *Locker) watchLoss(g *grant) {
 	}
 	w.grants[at], w.lost[at] = g, lost
 	w.n++
-	g.watch = lossWatch{w, at, stop}
+	g.watcher, g.watchedAt, g.unwatch = w, uint8(at), stop
 	if started {
 		w.wake()
 	} else {
@@ -64,17 +82,15 @@ func (l *Locker) watchLoss(g *grant) {
 // unwatch ends the watch of g and returns what is to be called then without mu. The
 // caller holds mu.
 func (l *Locker) unwatch(g *grant) (stop func()) {
-	w := g.watch.by
-	if w == nil {
-		return nil
+	if w := g.watcher; w != nil {
+		w.grants[g.watchedAt], w.lost[g.watchedAt] = nil, nil
+		w.n--
+		if w.n == 0 {
+			w.wake()
+		}
 	}
-	w.grants[g.watch.at], w.lost[g.watch.at] = nil, nil
-	w.n--
-	if w.n == 0 {
-		w.wake()
-	}
-	g.watch.by = nil
-	return g.watch.stop
+	stop, g.watcher, g.unwatch = g.unwatch, nil, nil
+	return stop
 }
 
 func (w *watcher) wake() {
@@ -149,4 +165,32 @@ func (w *watcher) await(c *[watched]<-chan struct{}) int {
 	case <-c[15]:
 		return 15
 	}
+}
+
+// lost is called by a driver when the grant has ended.
+func (g *grant) lost() {
+	l := g.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if g.err != nil {
+		return
+	}
+	l.told = append(l.told, g)
+	if len(l.told) == 1 {
+		l.busy++
+		go l.endTold()
+	}
+}
+
+// endTold ends the grants whose loss the driver has told.
+func (l *Locker) endTold() {
+	defer l.done()
+	var lost []ending
+	l.mu.Lock()
+	for _, g := range l.told {
+		lost = append(lost, l.lose(g, ReasonNotOurs))
+	}
+	l.told = nil
+	l.mu.Unlock()
+	tellAll(lost)
 }

@@ -171,19 +171,23 @@ func TestLossByTheServer(t *testing.T) {
 	}
 }
 
-// What the driver keeps of a held lock is little, and no goroutine.
+// What a held lock costs is little, in the Locker and the driver together.
 func TestMemoryPerHold(t *testing.T) {
 	space := testenv.SharedEtcd(t)
-	p := start(t, space.Name, space.Addr)
+	p := open(t, space.Name, space.Addr)
+	l := locker(t, p, locks.Config{TTL: time.Minute})
 	const n = 1000
-	var stops []func()
+	keys, leases := make([]string, n), make([]*locks.Lease, n) // the caller's
+	for i := range keys {
+		keys[i] = locks.Key("shop", "order", fmt.Sprint(i))
+	}
 	acquire := func(from, to int) {
 		t.Helper()
 		for i := from; i < to; i++ {
-			r := request(fmt.Sprint("k", i))
-			r.TTL = time.Minute
-			_, stop := p.WatchLoss(grant(t, p, r))
-			stops = append(stops, stop)
+			var err error
+			if leases[i], err = l.TryAcquire(t.Context(), keys[i]); err != nil {
+				t.Fatal(err)
+			}
 		}
 		until(t, "all are watched", func() bool { return p.sent.watches.Load() >= int64(to) })
 	}
@@ -195,11 +199,12 @@ func TestMemoryPerHold(t *testing.T) {
 	if per > 1024 {
 		t.Errorf("%d bytes for each held lock, want at most 1024", per)
 	}
-	if more := runtime.NumGoroutine() - goroutines; more > 10 {
+	if more := runtime.NumGoroutine() - goroutines; more > n/10 {
 		t.Errorf("%d goroutines for %d held locks", more, n-100)
 	}
-	for _, stop := range stops {
-		stop()
+	runtime.KeepAlive(leases)
+	if err := l.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -25,8 +25,8 @@ type hub struct {
 	// mu guards the rest and the changing part of every watch. It may be locked
 	// under the Driver's mu, not the other way round.
 	mu      sync.Mutex
-	byKey   map[string]*watch
-	byID    map[int64]*watch // those that the stream must have
+	byKey   map[string]*watch // those that several may share; a hold of this driver has its own
+	byID    map[int64]*watch  // those that the stream must have
 	lastID  int64
 	closed  bool
 	work    sync.WaitGroup
@@ -42,7 +42,8 @@ type hub struct {
 // watch is an interest in the deletion of a key.
 type watch struct {
 	key   string
-	gone  chan struct{} // closed when the key is deleted, or known to be gone
+	gone  chan struct{} // closed when the key is deleted, or known to be gone; nil where nobody waits
+	told  func()        // called then; may be nil
 	ready chan struct{} // closed when etcd watches; nil where nobody waits for that
 
 	// The hub's mu guards the rest.
@@ -85,13 +86,31 @@ func (h *hub) watchLater(key string, from int64) *watch {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w := h.use(key, from)
-	if w.id == 0 && !w.isGone {
-		h.young[w] = struct{}{}
-		if h.ripen == nil {
-			h.ripen = time.AfterFunc(youth, h.ripened)
-		}
-	}
+	h.grow(w)
 	return w
+}
+
+// watchHold is watchLater for the entry that keeps the watch, and shares it.
+func (h *hub) watchHold(e *entry) *watch {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if e.watch == nil {
+		e.watch = &watch{key: e.path, from: e.fence + 1, refs: 1}
+		h.grow(e.watch)
+	}
+	e.watch.refs++
+	return e.watch
+}
+
+// grow makes the stream watch w when it is no longer young. The caller holds mu.
+func (h *hub) grow(w *watch) {
+	if w.id != 0 || w.isGone {
+		return
+	}
+	h.young[w] = struct{}{}
+	if h.ripen == nil {
+		h.ripen = time.AfterFunc(youth, h.ripened)
+	}
 }
 
 func (h *hub) ripened() {
@@ -101,6 +120,7 @@ func (h *hub) ripened() {
 	for w := range h.young {
 		h.register(w)
 	}
+	h.young = map[*watch]struct{}{} // an emptied map keeps its room
 }
 
 // use returns the watch of key. The caller holds mu.
@@ -171,7 +191,9 @@ func (h *hub) unwatch(w *watch, gone bool) {
 	if w.refs--; w.refs > 0 {
 		return
 	}
-	delete(h.byKey, w.key)
+	if h.byKey[w.key] == w {
+		delete(h.byKey, w.key)
+	}
 	delete(h.young, w)
 	h.unregister(w)
 }
@@ -207,7 +229,12 @@ func (h *hub) hangUp() {
 func (w *watch) fire() {
 	if !w.isGone {
 		w.isGone = true
-		close(w.gone)
+		if w.gone != nil {
+			close(w.gone)
+		}
+		if w.told != nil {
+			w.told()
+		}
 	}
 }
 
@@ -322,10 +349,7 @@ func (h *hub) take(resp *pb.WatchResponse) {
 		if resp.CompactRevision > 0 {
 			h.register(w)
 		} else {
-			h.young[w] = struct{}{}
-			if h.ripen == nil {
-				h.ripen = time.AfterFunc(youth, h.ripened)
-			}
+			h.grow(w)
 		}
 	case resp.Created:
 		if w.from == 0 {
@@ -374,15 +398,45 @@ func (h *hub) look(w *watch) {
 // WatchLoss implements [driver.LossWatcher]. A hold younger than 100 ms is not
 // watched yet; what happens to it meanwhile is told then.
 func (d *Driver) WatchLoss(h driver.Hold) (<-chan struct{}, func()) {
+	w, stop := d.watchLoss(h)
+	d.hub.mu.Lock()
+	defer d.hub.mu.Unlock()
+	if w.gone == nil {
+		w.gone = make(chan struct{})
+		if w.isGone {
+			close(w.gone)
+		}
+	}
+	return w.gone, stop
+}
+
+// TellLoss is WatchLoss by a call, for the Locker: lost is called once, under a lock
+// of the driver's, which it must not call.
+func (d *Driver) TellLoss(h driver.Hold, lost func()) (stop func()) {
+	w, stop := d.watchLoss(h)
+	d.hub.mu.Lock()
+	defer d.hub.mu.Unlock()
+	if before := w.told; before != nil {
+		w.told = func() { before(); lost() }
+	} else {
+		w.told = lost
+	}
+	if w.isGone {
+		lost()
+	}
+	return stop
+}
+
+func (d *Driver) watchLoss(h driver.Hold) (*watch, func()) {
 	path := d.path(h.Key, h.Token)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w := d.hub.watchLater(path, h.Fence+1)
-	e := d.entries[path]
-	if e != nil && e.fence == h.Fence && e.watch == nil {
-		// The end of the session is told as well, where this process opened it.
-		e.watch = d.hub.watchLater(path, h.Fence+1)
+	var w *watch
+	if e := d.entries[path]; e != nil && e.fence == h.Fence {
+		w = d.hub.watchHold(e) // told of the end of the session as well
+	} else {
+		w = d.hub.watchLater(path, h.Fence+1)
 	}
 	var once sync.Once
-	return w.gone, func() { once.Do(func() { d.hub.unwatch(w, false) }) }
+	return w, func() { once.Do(func() { d.hub.unwatch(w, false) }) }
 }

@@ -103,7 +103,7 @@ func (d *Driver) acquire(ctx context.Context, r driver.Request, queued bool) (dr
 func (d *Driver) attempt(r driver.Request, queued bool) (*attempt, *hold) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if h := d.holds[r.Token]; h != nil && h.key == r.Key {
+	if h := d.holds[r.Token]; h != nil && d.isOf(h, r.Key) {
 		return nil, h
 	}
 	if a := d.attempts[r.Token]; a != nil && a.r.Key == r.Key && a.ctx.Err() == nil {
@@ -140,8 +140,8 @@ func (a *attempt) run() {
 		if h.gone { // between the last look and now: the holder hears it at once
 			d.ended[h.token] = struct{}{}
 		} else {
-			d.holds[h.token] = h
-			d.planExpiry(h.until.Time())
+			d.hold(h)
+			d.planExpiry(h.until().Time())
 		}
 	}
 	d.mu.Unlock()
@@ -306,7 +306,7 @@ func (a *attempt) settleOnce(ctx context.Context, session int64) (string, error)
 
 // place enters the own node among those of the session.
 func (a *attempt) place(path string) *hold {
-	h := &hold{key: a.r.Key, path: path, token: a.r.Token, ttl: a.r.TTL}
+	h := &hold{path: path, token: a.r.Token, ttl: a.r.TTL}
 	if cut := a.d.granted(h.ttl); cut > 0 {
 		h.ttl = cut
 	}
@@ -403,7 +403,7 @@ func (a *attempt) granted(h *hold, from leaseclock.Instant) driver.Grant {
 	d := a.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	h.until = leaseclock.NewDeadline(from, h.ttl, 0)
+	h.from = from
 	g := driver.Grant{Fence: h.fence, From: from.Time()}
 	if h.ttl != a.r.TTL {
 		g.TTL = h.ttl

@@ -3,6 +3,7 @@ package zklock
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,15 +17,56 @@ import (
 // hold is a node of this session: in line, or granted. The Driver's mu guards what
 // changes.
 type hold struct {
-	key, path string
-	token     driver.Token
-	fence     int64 // the node's czxid; 0 until looked at
-	ttl       time.Duration
-	until     leaseclock.Deadline
-	granted   bool
-	watched   bool          // by a watch on this connection
-	gone      bool          // the server or the session's end took it
-	lost      chan struct{} // closed when gone; made when asked for
+	path    string
+	token   driver.Token
+	fence   int64 // the node's czxid; 0 until looked at
+	ttl     time.Duration
+	from    leaseclock.Instant // when the TTL began
+	granted bool
+	watched bool          // by a watch on this connection
+	gone    bool          // the server or the session's end took it
+	lost    chan struct{} // closed when gone; made when asked for
+	told    func()        // called when gone; may be nil
+}
+
+func (h *hold) until() leaseclock.Deadline { return leaseclock.NewDeadline(h.from, h.ttl, 0) }
+
+func (h *hold) dir() string { return h.path[:strings.LastIndexByte(h.path, '/')] }
+
+// isOf reports whether h is of key, of which it keeps no more than its path.
+func (d *Driver) isOf(h *hold, key string) bool { return h.dir() == d.dir(key) }
+
+// hold makes a node that is in line one that is granted. The caller holds mu.
+func (d *Driver) hold(h *hold) {
+	delete(d.nodes, h.path)
+	h.lost = nil                                 // of the wait, which has ended
+	if other := d.holds[h.token]; other != nil { // of another key
+		d.nodes[other.path] = other
+	}
+	d.holds[h.token] = h
+}
+
+// nodeAt is the node of this session that is at path, or nil. The caller holds mu.
+func (d *Driver) nodeAt(path string) *hold {
+	if h := d.nodes[path]; h != nil {
+		return h
+	}
+	if m, ok := parseMember(path[strings.LastIndexByte(path, '/')+1:]); ok {
+		if h := d.holds[m.token]; h != nil && h.path == path {
+			return h
+		}
+	}
+	return nil
+}
+
+// eachNode calls f for every node of this session. The caller holds mu.
+func (d *Driver) eachNode(f func(*hold)) {
+	for _, h := range d.nodes {
+		f(h)
+	}
+	for _, h := range d.holds {
+		f(h)
+	}
 }
 
 // lose ends a hold that the server no longer has, or is about to lose. The caller
@@ -37,6 +79,9 @@ func (d *Driver) lose(h *hold) {
 	h.gone = true
 	if h.lost != nil {
 		close(h.lost)
+	}
+	if h.told != nil {
+		h.told()
 	}
 	if h.granted {
 		if len(d.ended) >= endedMax { // nobody asked: the answer comes from the server then
@@ -73,8 +118,8 @@ func (h *hold) lostOf() chan struct{} {
 
 // extend makes the hold live for its TTL from sent. The caller holds mu.
 func (d *Driver) extend(h *hold, sent leaseclock.Instant) {
-	h.until = leaseclock.NewDeadline(sent, h.ttl, 0)
-	d.planExpiry(h.until.Time())
+	h.from = sent
+	d.planExpiry(h.until().Time())
 }
 
 // planExpiry makes the timer fire at t at the latest. The caller holds mu.
@@ -97,14 +142,14 @@ func (d *Driver) expire() {
 	d.expiryAt = time.Time{}
 	var next time.Time
 	for _, h := range d.holds {
-		if !h.until.Expired() {
-			if t := h.until.Time(); next.IsZero() || t.Before(next) {
+		if !h.until().Expired() {
+			if t := h.until().Time(); next.IsZero() || t.Before(next) {
 				next = t
 			}
 			continue
 		}
 		d.lose(h)
-		d.bury(&ghost{path: h.path, dir: d.dir(h.key), token: h.token})
+		d.bury(&ghost{path: h.path, dir: h.dir(), token: h.token})
 	}
 	if !next.IsZero() {
 		d.planExpiry(next)
@@ -116,11 +161,33 @@ func (d *Driver) expire() {
 func (d *Driver) WatchLoss(h driver.Hold) (lost <-chan struct{}, stop func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return d.known(h).lostOf(), func() {}
+}
+
+// TellLoss is WatchLoss by a call, for the Locker: lost is called once, under a lock
+// of the driver's, which it must not call.
+func (d *Driver) TellLoss(h driver.Hold, lost func()) (stop func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	own := d.known(h)
+	if before := own.told; before != nil {
+		own.told = func() { before(); lost() }
+	} else {
+		own.told = lost
+	}
+	if own.gone {
+		lost()
+	}
+	return func() {}
+}
+
+// known is the driver's own hold, or one that is gone. The caller holds mu.
+func (d *Driver) known(h driver.Hold) *hold {
 	own := d.holds[h.Token]
-	if own == nil || own.key != h.Key || own.fence != h.Fence {
+	if own == nil || !d.isOf(own, h.Key) || own.fence != h.Fence {
 		own = &hold{gone: true}
 	}
-	return own.lostOf(), func() {}
+	return own
 }
 
 // errForeign answers for a hold that another session has.
@@ -152,7 +219,7 @@ func (d *Driver) RenewBatch(ctx context.Context, holds []driver.Hold) []error {
 		own := d.holds[h.Token]
 		_, ended := d.ended[h.Token]
 		switch {
-		case own != nil && own.key == h.Key && own.fence == h.Fence:
+		case own != nil && d.isOf(own, h.Key) && own.fence == h.Fence:
 			mine[i], known = own, true
 		case own != nil || ended:
 			errs[i] = driver.ErrNotOurs
@@ -262,7 +329,7 @@ func (d *Driver) look(ctx context.Context, h *hold) error {
 		d.lose(h)
 	case stat.EphemeralOwner != d.session && !mutation.On("zk-owner-check"):
 		d.lose(h)
-		d.bury(&ghost{path: h.path, dir: d.dir(h.key), token: h.token})
+		d.bury(&ghost{path: h.path, dir: h.dir(), token: h.token})
 	case h.fence != 0 && h.fence != stat.Czxid:
 		d.lose(h)
 	default:

@@ -21,7 +21,7 @@ func (d *Driver) Release(ctx context.Context, h driver.Hold) (driver.Released, e
 	d.mu.Lock()
 	own := d.holds[h.Token]
 	d.mu.Unlock()
-	if own != nil && own.key == h.Key && (h.Fence == 0 || own.fence == h.Fence) {
+	if own != nil && d.isOf(own, h.Key) && (h.Fence == 0 || own.fence == h.Fence) {
 		switch gone, err := d.delete(ctx, own.path); {
 		case err != nil:
 			return 0, err

@@ -33,12 +33,12 @@ type Driver struct {
 	closed    bool
 	connected bool
 	authed    bool
-	authErr   error         // the server will not have us
-	session   int64         // 0 while there is none
-	epoch     uint64        // changes whenever the connection or the session does
-	changed   chan struct{} // closed when epoch, authed or authErr change, and replaced
-	holds     map[driver.Token]*hold
-	nodes     map[string]*hold // by path; also those that stand in line
+	authErr   error                  // the server will not have us
+	session   int64                  // 0 while there is none
+	epoch     uint64                 // changes whenever the connection or the session does
+	changed   chan struct{}          // closed when epoch, authed or authErr change, and replaced
+	holds     map[driver.Token]*hold // those that are granted
+	nodes     map[string]*hold       // by path: those that are not in holds
 	attempts  map[driver.Token]*attempt
 	ghosts    []*ghost
 	reaping   bool
@@ -162,9 +162,7 @@ func (d *Driver) sessionEvent(state zk.State) {
 	default:
 		return
 	}
-	for _, h := range d.nodes {
-		h.watched = false
-	}
+	d.eachNode(func(h *hold) { h.watched = false })
 	clear(d.armed)
 	d.epoch++
 	d.tellChange()
@@ -178,9 +176,7 @@ func (d *Driver) tellChange() {
 
 // forgetSession ends all that the session had. The caller holds mu.
 func (d *Driver) forgetSession() {
-	for _, h := range d.nodes {
-		d.lose(h)
-	}
+	d.eachNode(d.lose)
 	d.ghosts = nil // the server deletes the nodes of a session before it tells of its end
 }
 
@@ -190,7 +186,7 @@ func (d *Driver) shorten(ttl time.Duration) {
 	for _, h := range d.holds {
 		if h.ttl > ttl {
 			d.lose(h)
-			d.bury(&ghost{path: h.path, dir: d.dir(h.key), token: h.token})
+			d.bury(&ghost{path: h.path, dir: h.dir(), token: h.token})
 		}
 	}
 }
@@ -208,7 +204,7 @@ func (d *Driver) nodeEvent(path string, deleted bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.armed, path)
-	if h := d.nodes[path]; h != nil {
+	if h := d.nodeAt(path); h != nil {
 		h.watched = false
 		if deleted {
 			d.lose(h)
