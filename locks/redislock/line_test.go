@@ -188,6 +188,7 @@ func TestLostMessageCostsADelay(t *testing.T) {
 	turns := make(chan turn, 1)
 	stand(t.Context(), d, 0, request("k"), turns)
 	inLine(t, admin, "k", 1)
+	warm(t, d) // is answered after the waiter, who knows now that it is in line
 	p.BlackHole(faultproxy.ToClient)
 	released(t, holder, h, driver.ReleasedOK)
 	p.Reset() // what was held back is lost

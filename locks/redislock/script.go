@@ -41,7 +41,7 @@ type scripts struct{ acquire, enqueue, renew, release, force, look, probe *scrip
 func newScripts(cluster bool) *scripts {
 	mine := "string.sub(v, 1, 32) == ARGV[1]"
 	granted := "string.match(v, '^%x+ (%d+)')"
-	held, ours, renewed := "v", mine+" and (ARGV[2] == '0' or "+granted+" == ARGV[2])", "v and string.sub(v, 1, 32) == ARGV[a + 1] and "+granted+" == ARGV[a + 2]"
+	held, ours, renewed := "v", "token == ARGV[1] and (ARGV[2] == '0' or fence == ARGV[2])", "v and string.sub(v, 1, 32) == ARGV[a + 1] and "+granted+" == ARGV[a + 2]"
 	if mutation.On("redis-exclusion") {
 		held = "false"
 	}
@@ -64,10 +64,10 @@ func newScripts(cluster bool) *scripts {
 		return s
 	}
 	return &scripts{
-		acquire: compile("acquire", luaTime, luaGrant, luaServe, luaAcquire),
-		enqueue: compile("enqueue", luaTime, luaGrant, luaServe, luaEnqueue),
+		acquire: compile("acquire", luaTime, luaGrant, luaGrantFree, luaServe, luaAcquire),
+		enqueue: compile("enqueue", luaTime, luaGrant, luaGrantFree, luaServe, luaEnqueue),
 		renew:   compile("renew", luaRenew),
-		release: compile("release", luaTime, luaGrant, luaServe, luaRelease),
+		release: compile("release", luaGiveBack, luaTime, luaGrant, luaServe, luaRelease),
 		force:   compile("force release", luaTime, luaGrant, luaServe, luaForce),
 		look:    compile("look", luaLook),
 		probe:   compile("probe", luaProbe),
@@ -83,21 +83,27 @@ end
 
 const luaGrant = `
 local function counted(us)
-  local old = redis.call('GET', KEYS[2])
-  local last, id = string.match(old or '', '^(%d+)(.*)$')
-  if last and tonumber(last) >= us then us = tonumber(last) + 1 end
-  return string.format('%.0f', us), id or ''
+  local now = string.format('%.0f', us)
+  local last, id = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+)(.*)$')
+  if last and tonumber(last) >= us then return string.format('%.0f', tonumber(last) + 1), id, now end
+  return now, id or '', now
 end
-local function record(token, ttl, label, us, fence, id)
+local function record(token, ttl, label, fence, id, now)
   redis.call('SET', KEYS[2], fence .. id, 'PX', $FENCE_LIFE)
-  redis.call('SET', KEYS[1], token .. ' ' .. fence .. ' ' .. string.format('%.0f', us) .. ' ' .. label, 'PX', ttl)
+  redis.call('SET', KEYS[1], token .. ' ' .. fence .. ' ' .. now .. ' ' .. label, 'PX', ttl)
 end
 local function grant(token, ttl, label)
-  local us = micros()
-  local fence, id = counted(us)
-  record(token, ttl, label, us, fence, id)
+  local fence, id, now = counted(micros())
+  record(token, ttl, label, fence, id, now)
   return {1, fence}
 end
+`
+
+// Where nobody has the key and nobody waits, which is the common case, the script
+// ends here and has not made the functions of the line.
+const luaGrantFree = `
+local v = redis.call('GET', KEYS[1])
+if not ($HELD) and redis.call('EXISTS', KEYS[3]) == 0 then return grant(ARGV[1], ARGV[2], ARGV[3]) end
 `
 
 // each calls f for the waiters in line that live, until it returns true. Serve
@@ -135,9 +141,9 @@ end
 local function serve()
   local life
   local served = each(function(token, ttl, channel, label, now)
-    local fence, id = counted(now)
+    local fence, id, since = counted(now)
     if token ~= me and not reaches(channel, 'granted ' .. token .. ' ' .. fence) then return false end
-    record(token, ttl, label, now, fence, id)
+    record(token, ttl, label, fence, id, since)
     drop(token)
     life = ttl
     return true
@@ -148,7 +154,6 @@ end
 `
 
 const luaAcquire = `
-local v = redis.call('GET', KEYS[1])
 if not ($HELD) then
   if not serve() then return grant(ARGV[1], ARGV[2], ARGV[3]) end
   v = redis.call('GET', KEYS[1])
@@ -162,8 +167,6 @@ return {0, v, redis.call('PTTL', KEYS[1])}
 
 const luaEnqueue = `
 local token, ttl, label, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local v = redis.call('GET', KEYS[1])
-if not v and redis.call('EXISTS', KEYS[3]) == 0 then return grant(token, ttl, label) end
 if not v or not ($MINE) then
   local now = micros()
   if not redis.call('ZSCORE', KEYS[3], token) then
@@ -204,28 +207,35 @@ end
 return out
 `
 
+// The release of a key for which nobody stands in line, the common case, ends here.
+const luaGiveBack = `
+local v = redis.call('GET', KEYS[1])
+local token, fence = string.match(v or '', '^(%x+) (%d+)')
+local ours = v and ($OURS)
+if ours then
+  redis.call('DEL', KEYS[1])
+  redis.call('SET', KEYS[2], fence .. ' ' .. ARGV[3], 'PX', $FENCE_LIFE)
+  if redis.call('EXISTS', KEYS[3]) == 0 then
+    redis.call('PUBLISH', KEYS[1] .. ':w', '')
+    return 1
+  end
+end
+`
+
 // A fence of 0 gives back whatever the token has, its place in line too.
 const luaRelease = `
-local v = redis.call('GET', KEYS[1])
 if ARGV[2] == '0' and redis.call('ZREM', KEYS[3], ARGV[1]) == 1 then
   redis.call('HDEL', KEYS[4], ARGV[1])
-  if v and not ($MINE) then head(redis.call('PTTL', KEYS[1])) end
+  if v and not ours then head(redis.call('PTTL', KEYS[1])) end
 end
-if not v then
-  local id = string.match(redis.call('GET', KEYS[2]) or '', ' (%x+)$')
-  serve()
-  if id == ARGV[3] then return 1 end
-  return 2
+if ours then
+  if not serve() then redis.call('PUBLISH', KEYS[1] .. ':w', '') end
+  return 1
 end
-if not ($OURS) then
-  local id = string.match(redis.call('GET', KEYS[2]) or '', ' (%x+)$')
-  if id == ARGV[3] then return 1 end
-  return 3
-end
-redis.call('DEL', KEYS[1])
-redis.call('SET', KEYS[2], $GRANTED .. ' ' .. ARGV[3], 'PX', $FENCE_LIFE)
-if not serve() then redis.call('PUBLISH', KEYS[1] .. ':w', '') end
-return 1
+local id = string.match(redis.call('GET', KEYS[2]) or '', ' (%x+)$')
+if not v then serve() end
+if id == ARGV[3] then return 1 end
+return v and 3 or 2
 `
 
 const luaForce = `
