@@ -205,9 +205,7 @@ func (l *Locker) Close(ctx context.Context) error {
 		told = append(told, l.lose(l.grants[0], ReasonAbandoned))
 	}
 	l.mu.Unlock()
-	for _, t := range told {
-		t.tell()
-	}
+	tellAll(told)
 	l.abandon()
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.cfg.ReleaseTimeout)
 	defer cancel()

@@ -90,9 +90,7 @@ func (l *Locker) round() {
 	l.busy += len(groups)
 	l.mu.Unlock()
 
-	for _, n := range lost {
-		n.tell()
-	}
+	tellAll(lost)
 	for _, group := range groups {
 		go func() {
 			defer l.done()
@@ -223,9 +221,7 @@ func (l *Locker) renewed(group []*grant, errs []error, sent, from leaseclock.Ins
 	l.plan()
 	l.mu.Unlock()
 
-	for _, n := range lost {
-		n.tell()
-	}
+	tellAll(lost)
 	for _, e := range events {
 		l.observe(e)
 	}
