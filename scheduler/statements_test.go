@@ -162,7 +162,8 @@ func TestOneClaimForOneInstant(t *testing.T) {
 		before := costs(c.Replicas[0])
 		time.Sleep(time.Minute)
 		got := costs(c.Replicas[0]).since(before)
-		if got.claim > 2 || got.finish >= n {
+		// Finishes go together where they meet, which is luck; never more than one each.
+		if got.claim > 2 || got.finish > n {
 			t.Errorf("%d ticks of one instant cost %d claims and %d finishes", n, got.claim, got.finish)
 		}
 		if effects := len(c.Effects("")); effects != 2*n {

@@ -16,8 +16,8 @@
 // that was killed stays until the next one that starts a server.
 //
 // Where a server is not installed, the test is skipped, or fails where the
-// environment has SOLOTICK_REQUIRE_SERVICES=1 and go test no -short. `make
-// deps` installs them on Debian.
+// environment has SOLOTICK_REQUIRE_SERVICES=1. `make deps` installs them on Debian.
+// With go test -short every test that wants one is skipped.
 //
 // It is for tests only and works on Linux.
 package testenv

@@ -25,13 +25,17 @@ const (
 	pingLimit = 2 * time.Second
 )
 
-// errMissing marks a server that is not installed.
-var errMissing = errors.New("not installed: run make deps")
+var (
+	// errMissing marks a server that is not installed.
+	errMissing = errors.New("not installed: run make deps")
+	// errShort says that a short run starts no servers.
+	errShort = errors.New("go test -short starts no servers")
+)
 
 // skipOrFail ends the test for a server that did not start.
 func skipOrFail(tb testing.TB, err error) {
 	tb.Helper()
-	if errors.Is(err, errMissing) && (os.Getenv("SOLOTICK_REQUIRE_SERVICES") != "1" || testing.Short()) {
+	if errors.Is(err, errShort) || errors.Is(err, errMissing) && os.Getenv("SOLOTICK_REQUIRE_SERVICES") != "1" {
 		tb.Skip(err)
 	}
 	tb.Fatal(err)
@@ -84,6 +88,9 @@ type Server struct {
 
 // newServer prepares a server without starting it. The caller closes it.
 func newServer(r recipe) (*Server, error) {
+	if testing.Testing() && testing.Short() {
+		return nil, errShort
+	}
 	s := &Server{recipe: r}
 	fail := func(err error) (*Server, error) {
 		return nil, errors.Join(fmt.Errorf("testenv: prepare %s: %w", r.name, err), s.close())

@@ -89,6 +89,9 @@ func pingSQL(driver string, dsn func(addr string) string) func(context.Context, 
 }
 
 func TestServers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts every server")
+	}
 	if err := mysql.SetLogger(&mysql.NopLogger{}); err != nil {
 		t.Fatal(err)
 	}
@@ -337,6 +340,9 @@ func TestWrongPasswordIsRefused(t *testing.T) {
 }
 
 func TestBrokenStartShowsTheLog(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server")
+	}
 	began := time.Now()
 	err := testenv.StartBroken(t)
 	if err == nil || !containsAll(err.Error(), "not ready", "ended", "no-such-directive") {
@@ -352,11 +358,7 @@ func TestMissingServer(t *testing.T) {
 	if err == nil || !containsAll(err.Error(), "no-such-server", "make deps") {
 		t.Fatalf("error %v, want one that names the program and the remedy", err)
 	}
-	required := "failed"
-	if testing.Short() {
-		required = "skipped"
-	}
-	for require, want := range map[string]string{"1": required, "": "skipped"} {
+	for require, want := range map[string]string{"1": "failed", "": "skipped"} {
 		t.Setenv("SOLOTICK_REQUIRE_SERVICES", require)
 		r := &recorder{TB: t}
 		testenv.SkipOrFail(r, err)
