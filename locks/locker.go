@@ -20,7 +20,7 @@ type Locker struct {
 	queuer  driver.Queuer
 	waker   driver.Waker
 	watcher driver.LossWatcher
-	teller  lossTeller
+	teller  driver.LossTeller
 	inspect driver.Inspector
 	limits  driver.Limits
 	cfg     Config // with defaults
@@ -66,7 +66,7 @@ func New(d driver.Driver, cfg Config) (*Locker, error) {
 	l.queuer, _ = driver.As[driver.Queuer](d)
 	l.waker, _ = driver.As[driver.Waker](d)
 	l.watcher, _ = driver.As[driver.LossWatcher](d)
-	l.teller, _ = driver.As[lossTeller](d)
+	l.teller, _ = driver.As[driver.LossTeller](d)
 	l.inspect, _ = driver.As[driver.Inspector](d)
 	if lim, ok := driver.As[driver.Limiter](d); ok {
 		l.limits = lim.Limits()

@@ -1,10 +1,6 @@
 package locks
 
-import (
-	"slices"
-
-	"github.com/solotick/solotick/locks/driver"
-)
+import "slices"
 
 // watcher waits for the loss of a few grants, in one goroutine for all of them. The
 // Locker's mu guards it. It ends when it has none.
@@ -18,15 +14,6 @@ type watcher struct {
 // watched is how many grants share a goroutine. Its stack grows with it, and so
 // does the time that a change takes.
 const watched = 16
-
-// lossTeller is a driver that tells of the loss of a hold by a call. A channel, and
-// a place in a goroutine's select, cost about 250 bytes more for each hold.
-type lossTeller interface {
-	// TellLoss calls lost, at most once, where the channel of WatchLoss would be
-	// closed. The call may come under locks of the driver's: it neither blocks nor
-	// calls the driver.
-	TellLoss(h driver.Hold, lost func()) (stop func())
-}
 
 // watchLoss asks the driver to push the loss of g, and ends g as soon as it does.
 func (l *Locker) watchLoss(g *grant) {

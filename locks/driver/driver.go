@@ -2,8 +2,8 @@
 // lock backend.
 //
 // A backend implements [Driver], three methods, and whatever optional interface
-// it can serve: [BatchRenewer], [Queuer], [Waker], [LossWatcher], [Inspector],
-// [Limiter], io.Closer. The portable lock looks for them once, at construction,
+// it can serve: [BatchRenewer], [Queuer], [Waker], [LossWatcher], [LossTeller],
+// [Inspector], [Limiter], io.Closer. The portable lock looks for them once, at construction,
 // with [As]. Everything that is the same on every backend (renewal, loss,
 // deadlines, waiting, the queue inside a process, error wrapping) lives in package
 // locks and is not a driver's job.
@@ -157,6 +157,16 @@ type LossWatcher interface {
 	// WatchLoss returns a channel that is closed when the backend says that the hold
 	// is over. It never is for a mere loss of connection. Stop ends the watch.
 	WatchLoss(h Hold) (lost <-chan struct{}, stop func())
+}
+
+// LossTeller is LossWatcher by a call, for backends whose processes hold thousands of
+// keys: a channel, and a place in a goroutine's select, cost about 250 bytes more for
+// each hold. Where a driver is both, the call is used.
+type LossTeller interface {
+	// TellLoss calls lost, at most once, where the channel of WatchLoss would be
+	// closed. The call may come under locks of the driver's: it neither blocks nor
+	// calls the driver.
+	TellLoss(h Hold, lost func()) (stop func())
 }
 
 // Grant is a key given for a time.

@@ -410,7 +410,7 @@ func (d *Driver) WatchLoss(h driver.Hold) (<-chan struct{}, func()) {
 	return w.gone, stop
 }
 
-// TellLoss is WatchLoss by a call, for the Locker: lost is called once, under a lock
+// TellLoss implements [driver.LossTeller]: lost is called once, under a lock
 // of the driver's, which it must not call.
 func (d *Driver) TellLoss(h driver.Hold, lost func()) (stop func()) {
 	w, stop := d.watchLoss(h)

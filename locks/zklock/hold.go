@@ -164,7 +164,7 @@ func (d *Driver) WatchLoss(h driver.Hold) (lost <-chan struct{}, stop func()) {
 	return d.known(h).lostOf(), func() {}
 }
 
-// TellLoss is WatchLoss by a call, for the Locker: lost is called once, under a lock
+// TellLoss implements [driver.LossTeller]: lost is called once, under a lock
 // of the driver's, which it must not call.
 func (d *Driver) TellLoss(h driver.Hold, lost func()) (stop func()) {
 	d.mu.Lock()

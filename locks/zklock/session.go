@@ -56,6 +56,7 @@ var (
 	_ driver.BatchRenewer = (*Driver)(nil)
 	_ driver.Queuer       = (*Driver)(nil)
 	_ driver.LossWatcher  = (*Driver)(nil)
+	_ driver.LossTeller   = (*Driver)(nil)
 	_ driver.Inspector    = (*Driver)(nil)
 	_ driver.Limiter      = (*Driver)(nil)
 )
