@@ -346,7 +346,9 @@ func TestWaitOverCutsAndCompaction(t *testing.T) {
 		r.TTL = time.Minute
 		h := grant(t, holder, r)
 		c := queue(t.Context(), p, request(name))
-		until(t, "it is in line", func() bool { return count(t, admin, etcdlock.Path(etcdlock.DefaultPrefix, name)) == 2 })
+		until(t, "it waits in line", func() bool {
+			return count(t, admin, etcdlock.Path(etcdlock.DefaultPrefix, name)) == 2 && p.InFront()
+		})
 		trouble(func() { release(t, holder, h) })
 		q := take(t, c, 15*time.Second)
 		if q.err != nil {
