@@ -50,6 +50,9 @@ func oneOfManyWins(b *bench) {
 		}
 		wg.Wait()
 		winner := slices.Index(errs, nil)
+		if winner < 0 && b.h.Votes {
+			continue
+		}
 		if winner < 0 {
 			b.Fatalf("nobody was granted a free key: %v", errs)
 		}

@@ -41,6 +41,9 @@ type Harness struct {
 	// session does, so that another driver cannot renew it: its answer must then be
 	// unknown, never nil.
 	Sessions bool
+	// Votes says that independent nodes vote on a grant, so that of several who ask at
+	// one moment each may be refused, and one who asks right after a release too.
+	Votes bool
 	// Virtual runs every case in a testing/synctest bubble, one after the other. Only
 	// a backend in memory can.
 	Virtual bool
@@ -239,7 +242,11 @@ func (b *bench) patience() time.Duration { return 10*b.h.TTL + 10*time.Second }
 
 func (b *bench) try(p process, key string, opts ...locks.Option) *locks.Lease {
 	b.Helper()
-	lease, err := p.TryAcquire(b.within(b.patience()), key, opts...)
+	ask := p.TryAcquire
+	if b.h.Votes {
+		ask = p.Acquire
+	}
+	lease, err := ask(b.within(b.patience()), key, opts...)
 	if err != nil {
 		b.Fatalf("TryAcquire: %v", err)
 	}

@@ -120,8 +120,9 @@ func TestConformance(t *testing.T) {
 	admin := admins(t, nodes)
 	busy := redlock.WithNodeTimeout(300 * time.Millisecond) // as is the test machine
 	lockstest.Run(t, lockstest.Harness{
-		TTL: 2 * time.Second,
-		New: func(tb testing.TB) driver.Driver { return dialled(tb, open(tb, nodes, busy)) },
+		TTL:   2 * time.Second,
+		Votes: true,
+		New:   func(tb testing.TB) driver.Driver { return dialled(tb, open(tb, nodes, busy)) },
 		Delete: func(tb testing.TB, key string) {
 			tb.Helper()
 			for _, a := range admin {
