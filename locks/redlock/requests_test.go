@@ -49,7 +49,7 @@ func TestRoundTrips(t *testing.T) {
 	nodes := addrs(testenv.Redises(t, 3))
 	admin := admins(t, nodes)
 	for rounds, opts := range map[int64][]redlock.Option{2: nil, 1: {redlock.WithoutOrder()}} {
-		opts = append(opts, redlock.WithNodeTimeout(5*time.Second)) // a slow node is asked again
+		opts = append(opts, redlock.WithNodeTimeout(patience)) // a slow node is asked again
 		d := dialled(t, process(t, nodes, opts...))
 		if out, err := d.Release(t.Context(), hold(t, d, request("warm", time.Minute))); err != nil || out != driver.ReleasedOK {
 			t.Error(out, err)
@@ -71,10 +71,10 @@ func TestRoundTrips(t *testing.T) {
 
 func TestAThousandLeasesRenewTogether(t *testing.T) {
 	nodes := addrs(testenv.Redises(t, 3))
-	d := dialled(t, open(t, nodes, redlock.WithNodeTimeout(time.Second)))
+	d := dialled(t, open(t, nodes, redlock.WithNodeTimeout(patience)))
 	const n = 1000
 	interval := time.Second
-	l := locker(t, d, locks.Config{TTL: 5 * interval, RenewInterval: interval})
+	l := locker(t, d, locks.Config{TTL: 10 * time.Minute, RenewInterval: interval, RequestTimeout: patience})
 	leases, keys := make([]*locks.Lease, n), make([]string, n)
 	for i := range keys {
 		keys[i] = fmt.Sprint("k", i)
@@ -102,7 +102,7 @@ func TestAThousandLeasesRenewTogether(t *testing.T) {
 	settled(t, goroutines)
 	heap := liveHeap()
 	for i, key := range keys {
-		leases[i] = try(t, l, key)
+		leases[i] = take(t, l, key)
 	}
 	settled(t, goroutines)
 	if each := (liveHeap() - heap) / n; each > 1024 {
@@ -111,12 +111,18 @@ func TestAThousandLeasesRenewTogether(t *testing.T) {
 		t.Logf("a lease takes %d bytes", each)
 	}
 	c := count(d)
-	const intervals = 2
-	<-time.After(intervals * interval)
-	if got := c.requests.Load(); got > 2*intervals+1 || got < intervals/2 {
-		t.Errorf("%d requests in %d intervals for %d leases", got, intervals, n)
-	} else {
-		t.Logf("%d requests to a node in %d intervals for %d leases", got, intervals, n)
+	// A slow machine renews late, never more often: counted is before the clock is read.
+	start := time.Now()
+	for end := start.Add(patience); c.requests.Load() < 2; <-time.After(interval / 10) {
+		if time.Now().After(end) {
+			t.Fatal("nothing is renewed")
+		}
+	}
+	got := float64(c.requests.Load())
+	intervals := time.Since(start).Seconds() / interval.Seconds()
+	t.Logf("%v requests to a node in %.1f intervals for %d leases", got, intervals, n)
+	if got > 2*(intervals+1)+1 {
+		t.Errorf("%v requests to a node in %.1f intervals for %d leases", got, intervals, n)
 	}
 	for _, e := range leases {
 		if e.Err() != nil {
@@ -129,7 +135,7 @@ func TestAThousandLeasesRenewTogether(t *testing.T) {
 // the majority is still asked.
 func settled(t *testing.T, goroutines int) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > goroutines+3; <-time.After(time.Millisecond) {
+	for end := time.Now().Add(patience); runtime.NumGoroutine() > goroutines+3; <-time.After(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d goroutines where there were %d", runtime.NumGoroutine(), goroutines)
 		}
@@ -147,7 +153,8 @@ func liveHeap() int64 {
 func TestScriptsForgottenBetweenAnyTwoRequests(t *testing.T) {
 	nodes := addrs(testenv.Redises(t, 3))
 	admin := admins(t, nodes)
-	d, other := process(t, nodes), process(t, nodes)
+	patient := redlock.WithNodeTimeout(patience)
+	d, other := process(t, nodes, patient), process(t, nodes, patient)
 	forget := func() {
 		t.Helper()
 		for _, a := range admin {
@@ -192,7 +199,8 @@ func TestScriptsForgottenBetweenAnyTwoRequests(t *testing.T) {
 func TestNothingIsLeftBehind(t *testing.T) {
 	nodes := addrs(testenv.Redises(t, 3))
 	admin := admins(t, nodes)
-	d, other := process(t, nodes), process(t, nodes)
+	patient := redlock.WithNodeTimeout(patience)
+	d, other := process(t, nodes, patient), process(t, nodes, patient)
 	h := hold(t, d, request("k", time.Minute))
 	records(t, admin, "k", h.Token.String(), 3)
 	if _, err := other.Acquire(t.Context(), request("k", time.Minute)); !isHeld(err) {
