@@ -15,7 +15,7 @@ BENCHTIME ?= 1s
 PKG ?= ./...
 # Modules of their own, so that what they need is not in go.mod.
 MODULES := adapters/gocronlock benchmarks/lockbench
-# Flags of make bench-locks, such as -quick, -json or -only=redis.
+# Flags of make bench-locks and bench-store, such as -quick, -json or -only=redis.
 BENCHFLAGS ?=
 
 # A missing server fails a test instead of skipping it.
@@ -100,6 +100,10 @@ bench: ## Run the benchmarks
 .PHONY: bench-locks
 bench-locks: deps ## Measure the lock backends beside other libraries and the bare protocols (BENCHFLAGS=-quick, -json, -only=redis)
 	cd benchmarks/lockbench && $(GO) run . $(BENCHFLAGS)
+
+.PHONY: bench-store
+bench-store: deps ## Measure the store and the guard beside the same statements by hand, and beside many finished rows (BENCHFLAGS=-quick, -json, -rows=5000000)
+	$(GO) run ./benchmarks/storebench $(BENCHFLAGS)
 
 .PHONY: mutation
 mutation: deps ## Break every safety guard in turn and demand that the tests notice (GUARD=name for one)

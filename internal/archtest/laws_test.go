@@ -52,6 +52,7 @@ var (
 	testSupport = []string{
 		"locks/lockstest/...", "leader/leadertest", "store/storetest", "scheduler/schedulertest",
 		"internal/archtest", "internal/faultproxy", "internal/sim", "internal/testenv",
+		"internal/bench", "benchmarks/...",
 	}
 	// programs are the packages that choose implementations.
 	programs = []string{"cmd/...", "examples/..."}

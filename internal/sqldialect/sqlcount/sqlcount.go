@@ -18,10 +18,16 @@ import (
 
 // Counter holds what was counted. It is safe for concurrent use.
 type Counter struct {
-	mu      sync.Mutex
-	queries []string
-	txs     int
-	hook    func(query string) error
+	mu    sync.Mutex
+	calls []Call
+	txs   int
+	hook  func(query string) error
+}
+
+// Call is a statement that was sent, with its values.
+type Call struct {
+	Query string
+	Args  []any
 }
 
 // Wrap returns a *gorm.DB on the same database whose statements are counted.
@@ -34,15 +40,24 @@ func Wrap(db *gorm.DB) (*gorm.DB, *Counter) {
 	return counted, c
 }
 
-// Queries are the statements since the last reset, in order.
-func (c *Counter) Queries() []string {
+// Calls are the statements since the last reset, in order.
+func (c *Counter) Calls() []Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.queries)
+	return slices.Clone(c.calls)
+}
+
+// Queries are the texts of Calls.
+func (c *Counter) Queries() []string {
+	var out []string
+	for _, one := range c.Calls() {
+		out = append(out, one.Query)
+	}
+	return out
 }
 
 // Statements is the number of statements since the last reset.
-func (c *Counter) Statements() int { return len(c.Queries()) }
+func (c *Counter) Statements() int { return len(c.Calls()) }
 
 // Transactions is the number of transactions begun since the last reset.
 func (c *Counter) Transactions() int {
@@ -55,7 +70,7 @@ func (c *Counter) Transactions() int {
 func (c *Counter) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.queries, c.txs = nil, 0
+	c.calls, c.txs = nil, 0
 }
 
 // Before has f called before every statement; its error is the statement's, which
@@ -66,11 +81,17 @@ func (c *Counter) Before(f func(query string) error) {
 	c.hook = f
 }
 
-func (c *Counter) see(query string, count bool) error {
+// sent counts a statement.
+func (c *Counter) sent(query string, args []any) error {
 	c.mu.Lock()
-	if count {
-		c.queries = append(c.queries, query)
-	}
+	c.calls = append(c.calls, Call{query, args})
+	c.mu.Unlock()
+	return c.ask(query)
+}
+
+// ask calls the hook.
+func (c *Counter) ask(query string) error {
+	c.mu.Lock()
 	hook := c.hook
 	c.mu.Unlock()
 	if hook != nil {
@@ -85,14 +106,14 @@ type pool struct {
 }
 
 func (p *pool) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	if err := p.c.see(query, true); err != nil {
+	if err := p.c.sent(query, args); err != nil {
 		return nil, err
 	}
 	return p.ConnPool.ExecContext(ctx, query, args...)
 }
 
 func (p *pool) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	if err := p.c.see(query, true); err != nil {
+	if err := p.c.sent(query, args); err != nil {
 		return nil, err
 	}
 	return p.ConnPool.QueryContext(ctx, query, args...)
@@ -100,7 +121,7 @@ func (p *pool) QueryContext(ctx context.Context, query string, args ...any) (*sq
 
 // QueryRowContext cannot fail by the hook: a *sql.Row is not ours to make.
 func (p *pool) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	_ = p.c.see(query, true)
+	_ = p.c.sent(query, args)
 	return p.ConnPool.QueryRowContext(ctx, query, args...)
 }
 
@@ -120,7 +141,7 @@ func (p *pool) BeginTx(ctx context.Context, opts *sql.TxOptions) (gorm.ConnPool,
 	p.c.mu.Lock()
 	p.c.txs++
 	p.c.mu.Unlock()
-	if err := p.c.see("BEGIN", false); err != nil {
+	if err := p.c.ask("BEGIN"); err != nil {
 		return nil, err
 	}
 	var inner gorm.ConnPool
@@ -168,7 +189,7 @@ func (t *txn) QueryRowContext(ctx context.Context, query string, args ...any) *s
 func (t *txn) GetDBConn() (*sql.DB, error) { return t.p.GetDBConn() }
 
 func (t *txn) Commit() error {
-	if err := t.p.c.see("COMMIT", false); err != nil {
+	if err := t.p.c.ask("COMMIT"); err != nil {
 		return errors.Join(err, t.end.Rollback())
 	}
 	return t.end.Commit()
