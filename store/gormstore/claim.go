@@ -2,6 +2,8 @@ package gormstore
 
 import (
 	"context"
+	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -30,9 +32,11 @@ func (h hand) check() error {
 }
 
 // Claim implements [store.Store]: one transaction of 4 statements for any number
-// of runs (rows go 500 to a statement). It locks the jobs, inserts the rows, reads back what there is
-// under each key, and raises the fences. Runs whose active key is held cost one
-// more, all together; so do a dedup hash, a lock key, and a repeat.
+// of runs (rows go 500 to a statement). It locks the jobs and looks which active keys
+// are held, inserts the rows, reads back what there is under each key, and raises the
+// fences. Runs whose active key was taken since it was looked at, as by a fetch or by
+// another run of the same call, cost one more, all together; so do a dedup hash, a lock
+// key, and a repeat.
 func (s *Store) Claim(ctx context.Context, r store.ClaimRequest) (store.Claimed, error) {
 	ctx, cancel := bound(ctx)
 	defer cancel()
@@ -75,6 +79,7 @@ type claim struct {
 
 	now   store.Millis
 	jobs  map[string]*claimJob
+	held  map[store.Hash]bool // active keys, when the jobs were asked for
 	plans []plan
 }
 
@@ -89,7 +94,8 @@ type claimJob struct {
 // plan is what is to become of a run if its key has no record.
 type plan struct {
 	hash   store.Hash
-	fresh  fresh // the row to insert; none when outcome is set
+	fresh  fresh // the row to insert; none when outcome is set, or what is held is refused
+	refuse bool
 	answer store.ClaimedRun
 }
 
@@ -107,14 +113,11 @@ func (c *claim) run(ctx context.Context) (store.Claimed, error) {
 	hashes := make([]store.Hash, len(c.plans))
 	for i := range c.plans {
 		hashes[i] = c.plans[i].hash
-		if c.plans[i].answer.Outcome == 0 {
+		if p := &c.plans[i]; p.answer.Outcome == 0 && !p.refuse {
 			rows = append(rows, c.plans[i].fresh)
 		}
 	}
-	if err := c.s.insert(ctx, c.tx, rows); err != nil {
-		return store.Claimed{}, err
-	}
-	found, err := byHash(ctx, c.tx, c.s.t, c.ns, hashes, "")
+	found, err := insertAndRead(ctx, c.tx, c.s.t, c.ns, rows, hashes, "")
 	if err != nil {
 		return store.Claimed{}, err
 	}
@@ -143,12 +146,23 @@ func (c *claim) lockJobs(ctx context.Context) error {
 		args = append(args, name)
 	}
 	slices.SortFunc(args[1:], func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
-	query := "SELECT job, settled_ms, pruned_ms, fence, paused_ms, paused_until_ms, spec_hash, " + c.tx.NowMillis +
+	held, keys := c.heldSQL()
+	args = append(keys, args...)
+	query := "SELECT job, settled_ms, pruned_ms, fence, paused_ms, paused_until_ms, spec_hash, " + c.tx.NowMillis + ", " + held +
 		" FROM " + c.s.t.jobs + " WHERE ns = ? AND job IN " + c.tx.List(len(c.jobs)) + " ORDER BY job" + c.tx.LockRows
+	c.held = map[store.Hash]bool{}
 	err := c.tx.Query(ctx, query, args, func(from sqldialect.Rows) error {
 		j := &claimJob{}
-		if err := from.Scan(&j.Job, &j.Settled, &j.Pruned, &j.Fence, &j.Paused, &j.PausedUntil, &j.specHash, &c.now); err != nil {
+		var held sql.NullString
+		if err := from.Scan(&j.Job, &j.Settled, &j.Pruned, &j.Fence, &j.Paused, &j.PausedUntil, &j.specHash, &c.now, &held); err != nil {
 			return err
+		}
+		if held.Valid && len(c.held) == 0 { // the same in every row
+			for text := range strings.SplitSeq(held.String, ",") {
+				if key, err := hex.DecodeString(text); err == nil && len(key) == len(store.Hash{}) {
+					c.held[store.Hash(key)] = true
+				}
+			}
 		}
 		j.top = j.Fence
 		c.jobs[j.Job] = j
@@ -163,6 +177,26 @@ func (c *claim) lockJobs(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// heldSQL is a column with those of the runs' active keys that are held, in hex. It
+// is a guess that saves a statement: under READ COMMITTED it is from before a wait for
+// the jobs' locks, and MySQL cuts it off after 1024 characters. The unique index
+// decides, and who was held up by a run that has ended meanwhile was held up.
+func (c *claim) heldSQL() (column string, keys []any) {
+	for i := range c.news {
+		if key := activeKey(&c.news[i]); !key.IsZero() {
+			keys = append(keys, key[:])
+		}
+	}
+	if len(keys) == 0 || len(keys) > insertMax {
+		return "NULL", nil
+	}
+	list := map[*sqldialect.Dialect]string{
+		sqldialect.Postgres(): "string_agg(encode(a.active_hash, 'hex'), ',')", sqldialect.MySQL(): "GROUP_CONCAT(HEX(a.active_hash))",
+		sqldialect.SQLite(): "group_concat(hex(a.active_hash))",
+	}[c.tx.Dialect]
+	return "(SELECT " + list + " FROM " + c.s.t.executions + " a WHERE a.ns = ? AND a.active_hash IN " + c.tx.List(len(keys)) + ")", append([]any{c.ns}, keys...)
 }
 
 // plan decides each run by the state of its job.
@@ -193,10 +227,24 @@ func (c *claim) plan(ctx context.Context) error {
 				p.answer = store.ClaimedRun{Outcome: store.OutcomeDuplicate, Execution: r.Execution}
 				continue
 			}
+			if c.held[activeKey(n)] {
+				p.fresh, p.refuse = c.busy(i), c.runs[i].Busy == store.BusyRefuse
+				continue
+			}
 			p.fresh = c.started(n, j)
 		}
 	}
 	return nil
+}
+
+// busy is the row of a run whose active key is held.
+func (c *claim) busy(i int) fresh {
+	f := newRow(c.ns, &c.news[i], store.StateSkipped, store.ReasonOverlap, c.now)
+	if c.runs[i].Busy == store.BusyBuffer {
+		f = newRow(c.ns, &c.news[i], store.StatePending, store.ReasonNone, c.now)
+	}
+	f.claimed = store.OutcomeBusy
+	return f
 }
 
 // started is the row of a run that begins now.
@@ -265,11 +313,7 @@ func (c *claim) judge(ctx context.Context, found map[store.Hash]row) error {
 		case c.runs[i].Busy == store.BusyRefuse:
 			p.answer = store.ClaimedRun{Outcome: store.OutcomeBusy}
 		default:
-			f := newRow(c.ns, n, store.StateSkipped, store.ReasonOverlap, c.now)
-			if c.runs[i].Busy == store.BusyBuffer {
-				f = newRow(c.ns, n, store.StatePending, store.ReasonNone, c.now)
-			}
-			f.claimed = store.OutcomeBusy
+			f := c.busy(i)
 			busy = append(busy, f)
 			p.answer = store.ClaimedRun{Outcome: store.OutcomeBusy, Execution: f.Execution}
 			found[p.hash] = f.row // the same key again in this request
