@@ -76,10 +76,7 @@ func enqueue(ctx context.Context, c sqldialect.Conn, t tables, ns string, rows [
 			news = append(news, f)
 		}
 	}
-	if err := insert(ctx, c, t, news); err != nil {
-		return nil, err
-	}
-	found, err := byHash(ctx, c, t, ns, hashes, c.ReadLatest)
+	found, err := insertAndRead(ctx, c, t, ns, news, hashes, c.ReadLatest)
 	if err != nil {
 		return nil, err
 	}

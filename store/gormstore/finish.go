@@ -268,8 +268,11 @@ func (s *Store) finishSQL(d *sqldialect.Dialect, f *store.Finish, refs []store.R
 		args = append(args, refs[i].ID[:])
 	}
 	if !mutation.On("attempt-guard") {
-		query += " AND owner = ? AND (id, attempt) IN " + d.Tuples(len(refs), 2)
+		query += " AND owner = ?"
 		args = append(args, f.Ref.Owner[:])
+	}
+	if !mutation.On("attempt-guard") && !mutation.On("attempt-number") {
+		query += " AND (id, attempt) IN " + d.Tuples(len(refs), 2)
 		for i := range refs {
 			args = append(args, refs[i].ID[:], refs[i].Attempt)
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/solotick/solotick/internal/mutation"
 	"github.com/solotick/solotick/internal/sqldialect"
 	"github.com/solotick/solotick/store"
 )
@@ -141,10 +142,30 @@ func (f *fresh) values(args []any) []any {
 // insert inserts rows in order; those that break a unique index are passed over,
 // and the caller reads back which.
 func (s *Store) insert(ctx context.Context, c sqldialect.Conn, rows []fresh) error {
-	return insert(ctx, c, s.t, rows)
+	_, err := insert(ctx, c, s.t, rows)
+	return err
 }
 
-func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) error {
+// insertAndRead answers the rows that then are under the run hashes, whoever made
+// them. Lock ends the statement.
+func insertAndRead(ctx context.Context, c sqldialect.Conn, t tables, ns string, rows []fresh, hashes []store.Hash, lock string) (map[store.Hash]row, error) {
+	changed, err := insert(ctx, c, t, rows)
+	if err != nil {
+		return nil, err
+	}
+	if mutation.On("read-back") || mutation.On("rows-affected") && changed == int64(len(rows)) {
+		won := map[store.Hash]row{}
+		for i := range rows {
+			won[rows[i].hash] = rows[i].row
+		}
+		return won, nil
+	}
+	return byHash(ctx, c, t, ns, hashes, lock)
+}
+
+// insert answers the number of rows that the driver calls changed, which decides
+// nothing: MariaDB counts one that it has only found where clientFoundRows is set.
+func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) (changed int64, err error) {
 	one := insertRow(c.Dialect)
 	for len(rows) > 0 {
 		n := min(len(rows), insertMax)
@@ -153,12 +174,14 @@ func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) erro
 			args = rows[i].values(args)
 		}
 		query := "INSERT INTO " + t.executions + " " + insertColumns + " VALUES " + c.Values(n, one) + c.InsertIgnore
-		if _, err := c.Exec(ctx, query, args...); err != nil {
-			return err
+		some, err := c.Exec(ctx, query, args...)
+		if err != nil {
+			return 0, err
 		}
+		changed += some
 		rows = rows[n:]
 	}
-	return nil
+	return changed, nil
 }
 
 // byHash reads the rows with one of the run hashes. Lock ends the statement.
