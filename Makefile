@@ -15,6 +15,12 @@ BENCHTIME ?= 1s
 PKG ?= ./...
 # Modules of their own, so that what they need is not in go.mod.
 MODULES := adapters/gocronlock benchmarks/lockbench
+# Of make soak: what is run, for how long, and where the figures go.
+AREA ?=
+SOAK ?= 1h
+RESULT ?= soak-$(AREA).json
+AREAS := store
+SOAK_store := -run='^TestCrowd$$' ./store/gormstore
 # Flags of make bench-locks and bench-store, such as -quick, -json or -only=redis.
 BENCHFLAGS ?=
 
@@ -104,6 +110,11 @@ bench-locks: deps ## Measure the lock backends beside other libraries and the ba
 .PHONY: bench-store
 bench-store: deps ## Measure the store and the guard beside the same statements by hand, and beside many finished rows (BENCHFLAGS=-quick, -json, -rows=5000000)
 	$(GO) run ./benchmarks/storebench $(BENCHFLAGS)
+
+.PHONY: soak
+soak: deps ## Run the long form of what the suite shows in short: AREA=store, for SOAK=1h; the figures go to RESULT
+	$(if $(SOAK_$(AREA)),,$(error AREA is one of: $(AREAS)))
+	SOLOTICK_SOAK=$(SOAK) SOLOTICK_SOAK_RESULT=$(abspath $(RESULT)) $(GO) test -v -count=1 -timeout=0 $(TESTFLAGS) $(SOAK_$(AREA))
 
 .PHONY: mutation
 mutation: deps ## Break every safety guard in turn and demand that the tests notice (GUARD=name for one)

@@ -2,9 +2,12 @@ package gormstore_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,16 +16,100 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/bench"
 	"github.com/solotick/solotick/internal/sqldialect"
 	"github.com/solotick/solotick/store"
 )
 
-// Enqueuers, claimers, fetchers and takeovers at once, with transactions that are
-// rolled back and runs that are forgotten: nobody sees a deadlock, and every key has
-// its effect once.
-func TestCrowd(t *testing.T) { everywhere(t, crowded) }
+// The environment variable soakEnv says how long the crowd works on each
+// database, such as 1h; resultEnv names the file to which the figures are written, and
+// seedEnv makes the dice fall as in a run before; the order of what happens at once is
+// not repeated.
+const (
+	soakEnv   = "SOLOTICK_SOAK"
+	resultEnv = "SOLOTICK_SOAK_RESULT"
+	seedEnv   = "SOLOTICK_SOAK_SEED"
+)
 
-const crowdFor = 1500 * time.Millisecond
+const (
+	crowdFor = 1500 * time.Millisecond
+	roundFor = 15 * time.Second // of a long form, whose histories would not fit into memory
+)
+
+// Sixteen enqueuers and sixteen claimers, fetchers and takeovers at once, with
+// transactions that are rolled back, runs that are forgotten, and attempts that wake
+// up late: nobody sees a deadlock, every key has its effect once, and what all of them
+// were told is a history of the exactly-once table.
+func TestCrowd(t *testing.T) {
+	soak, round := crowdFor, crowdFor
+	if text := os.Getenv(soakEnv); text != "" {
+		var err error
+		if soak, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("%s: %v", soakEnv, err)
+		}
+		round = min(soak, roundFor)
+	}
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv(seedEnv); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s: %v", seedEnv, err)
+		}
+	}
+	t.Logf("repeat with %s=%d", seedEnv, seed)
+	var mu sync.Mutex
+	all := soakResult{
+		Command: "make soak AREA=store SOAK=" + soak.String(), Seed: seed, Machine: bench.ThisMachine(), Load: bench.Load(),
+		Began: time.Now().UTC().Truncate(time.Second), Figures: map[string]figures{},
+	}
+	t.Run("on", func(t *testing.T) {
+		everywhere(t, func(p *place) {
+			f := crowded(p, seed, soak, round)
+			mu.Lock()
+			defer mu.Unlock()
+			all.Figures[p.db.Name()] = f
+		})
+	})
+	if path := os.Getenv(resultEnv); path != "" {
+		all.Took = time.Since(all.Began).Round(time.Second).String()
+		all.Verdict = map[bool]string{
+			false: "kept: no deadlock seen by a user, no key recorded twice, none lost, one effect a run, every history allowed by the model", true: "BROKEN",
+		}[t.Failed()]
+		text, err := json.MarshalIndent(all, "", "  ")
+		if err == nil {
+			err = os.WriteFile(path, append(text, '\n'), 0o644)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// soakResult is an entry of the track record, but for the commit.
+type soakResult struct {
+	Command string             `json:"command"`
+	Commit  string             `json:"commit"`
+	Seed    uint64             `json:"seed"`
+	Machine bench.Machine      `json:"machine"`
+	Load    string             `json:"load_before"`
+	Began   time.Time          `json:"began"`
+	Took    string             `json:"took"`
+	Figures map[string]figures `json:"figures"`
+	Verdict string             `json:"verdict"`
+}
+
+// figures are what the crowd did on one database.
+type figures struct {
+	Rounds     int   `json:"rounds"`
+	Operations int64 `json:"operations_checked_by_the_model"`
+	Runs       int64 `json:"runs"`
+	Effects    int64 `json:"effects"`
+	Skipped    int64 `json:"skipped_for_overlap"`
+	TakenOver  int64 `json:"takeovers"`
+	Fenced     int64 `json:"late_finishes_fenced"`
+	RolledBack int64 `json:"transactions_rolled_back"`
+	Again      int64 `json:"user_transactions_done_again"`
+}
 
 type crowd struct {
 	*place
@@ -30,49 +117,80 @@ type crowd struct {
 	tick  atomic.Int64 // the newest asked for
 	names atomic.Int64
 	again atomic.Int64 // transactions of the user that the database wanted again
+	undo  atomic.Int64
 
-	mu       sync.Mutex
-	recorded map[store.Key]int // by how many calls a key is recorded
+	h *history
+
+	mu     sync.Mutex
+	asleep []store.Execution // attempts that wake up late
 }
 
-func crowded(p *place) {
+// member is one goroutine of the crowd.
+type member struct {
+	*crowd
+	*rand.Rand
+	client int
+	owner  store.Owner
+	awake  bool // wakes up everybody
+}
+
+func crowded(p *place, seed uint64, soak, round time.Duration) (f figures) {
 	p.must(p.db.Exec("CREATE TABLE effects (run VARCHAR(200) NOT NULL, n INTEGER NOT NULL)").Error)
-	c := &crowd{place: p, lease: 300 * time.Millisecond, recorded: map[store.Key]int{}}
+	c := &crowd{place: p, lease: 300 * time.Millisecond}
 	c.tick.Store(int64(p.register("tick-0", "tick-1", "tick-2")))
 	p.ctx = context.WithoutCancel(p.ctx)
-	until := time.Now().Add(crowdFor)
+	for until := time.Now().Add(soak); f.Rounds == 0 || time.Now().Before(until) && !p.Failed(); {
+		f.Rounds++
+		c.h = newHistory()
+		c.round(seed+uint64(f.Rounds), min(round, time.Until(until)))
+		if p.Failed() {
+			break
+		}
+		c.settleUp(&f)
+		f.Again, f.RolledBack = c.again.Load(), c.undo.Load()
+		p.Logf("round %d: %+v", f.Rounds, f)
+	}
+	return f
+}
+
+// round lets all work for a while, and then one finish what is left.
+func (c *crowd) round(seed uint64, long time.Duration) {
+	until := time.Now().Add(long)
 	var wg sync.WaitGroup
+	clients := 0
+	work := func(owner store.Owner, do func(m *member)) {
+		clients++
+		m := &member{c, rand.New(rand.NewPCG(seed, uint64(clients))), clients, owner, false}
+		wg.Go(func() {
+			for time.Now().Before(until) && !c.Failed() {
+				do(m)
+			}
+		})
+	}
 	for i := range 16 {
 		owner := store.NewOwner()
-		wg.Go(func() {
-			for time.Now().Before(until) && !p.Failed() {
-				c.enqueue()
-			}
-		})
-		wg.Go(func() {
-			for time.Now().Before(until) && !p.Failed() {
-				c.claim(owner, fmt.Sprint("tick-", i%3))
-				c.fetch(owner)
-			}
+		work(owner, (*member).enqueue)
+		work(owner, func(m *member) {
+			m.claim(fmt.Sprint("tick-", i%3))
+			m.fetch()
+			m.wake()
 		})
 		if i%8 == 0 {
-			wg.Go(func() {
-				for time.Now().Before(until) && !p.Failed() {
-					c.takeOver(owner)
-				}
-			})
+			work(owner, (*member).takeOver)
 		}
 	}
 	wg.Wait()
-	owner := store.NewOwner()
-	for end := time.Now().Add(30 * time.Second); !p.Failed() && c.open(); {
-		c.fetch(owner)
-		c.takeOver(owner)
+	last := &member{c, rand.New(rand.NewPCG(seed, 0)), clients + 1, store.NewOwner(), true}
+	for end := time.Now().Add(30 * time.Second); !c.Failed() && c.open(); {
+		last.fetch()
+		last.takeOver()
 		if time.Now().After(end) {
-			p.Fatal("runs stay open: a key or a lease was never given back")
+			c.Fatal("runs stay open: a key or a lease was never given back")
 		}
 	}
-	c.check()
+	for len(c.asleep) > 0 && !c.Failed() {
+		last.wake()
+	}
 }
 
 // userTx is a transaction of the user's, done again where the database wants that, as
@@ -91,93 +209,147 @@ func (c *crowd) userTx(f func(tx *gorm.DB) error) error {
 	}
 }
 
-func (c *crowd) record(k store.Key, by int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.recorded[k] += by
+// did notes what a call that began at call was told of a run.
+func (m *member) did(d deed, x *store.Execution, call int64) {
+	m.h.add(op{deed: d, key: x.Key, active: x.Active, attempt: x.Attempt, owner: x.Owner, client: m.client, call: call, back: m.h.now()})
 }
 
 // enqueue is one of two that ask for the same key.
-func (c *crowd) enqueue() {
-	n := c.names.Add(1)
+func (m *member) enqueue() {
+	n := m.names.Add(1)
 	row := queued("mail", fmt.Sprint(n/2))
 	if n/2%3 == 0 {
 		row.LockKey = fmt.Sprint("lane-", n/2%7)
 	}
 	row.ID = store.NewID(store.MillisOf(time.Now()))
-	undo := rand.IntN(4) == 0
+	undo := m.IntN(4) == 0
+	call := m.h.now()
 	var got []store.Enqueued
-	err := c.userTx(func(tx *gorm.DB) error {
+	err := m.userTx(func(tx *gorm.DB) error {
 		var err error
-		if got, err = c.s.EnqueueTx(c.ctx, tx, space, row); err == nil && undo {
+		if got, err = m.s.EnqueueTx(m.ctx, tx, space, row); err == nil && undo {
 			err = errUndo
 		}
 		return err
 	})
 	switch {
 	case undo && errors.Is(err, errUndo):
+		m.undo.Add(1)
 	case err != nil:
-		c.Errorf("enqueue: %v", err)
+		m.Errorf("enqueue: %v", err)
 	case got[0].Outcome == store.OutcomeEnqueued:
-		c.record(row.Key, 1)
+		m.did(enqueued, &store.Execution{Key: row.Key}, call)
+	default:
+		m.did(duplicate, &store.Execution{Key: row.Key}, call)
 	}
 }
 
-func (c *crowd) claim(owner store.Owner, job string) {
-	run := cron(job, store.Millis(c.tick.Add(int64(rand.IntN(2)))))
-	got, err := c.s.Claim(c.ctx, store.ClaimRequest{Namespace: space, Owner: owner, Lease: c.lease, Runs: []store.ClaimRun{run}})
+func (m *member) claim(job string) {
+	run := cron(job, store.Millis(m.tick.Add(int64(m.IntN(2)))))
+	call := m.h.now()
+	got, err := m.s.Claim(m.ctx, store.ClaimRequest{Namespace: space, Owner: m.owner, Lease: m.lease, Runs: []store.ClaimRun{run}})
 	if err != nil {
-		c.Errorf("claim: %v", err)
+		m.Errorf("claim: %v", err)
 		return
 	}
-	if got.Runs[0].Outcome == store.OutcomeStarted {
-		c.record(run.Key, 1)
-		c.work(got.Runs[0].Execution)
+	switch got.Runs[0].Outcome {
+	case store.OutcomeStarted:
+		m.did(started, &got.Runs[0].Execution, call)
+		m.work(got.Runs[0].Execution)
+	case store.OutcomeBusy:
+		m.did(skipped, &store.Execution{Key: run.Key, Active: run.Active}, call)
+	case store.OutcomeDuplicate:
+		m.did(duplicate, &store.Execution{Key: run.Key}, call)
+	case store.OutcomeEarly:
+	default:
+		m.Errorf("claim: %v", got.Runs[0].Outcome)
 	}
 }
 
-func (c *crowd) fetch(owner store.Owner) {
-	got, err := c.s.Fetch(c.ctx, store.FetchRequest{Namespace: space, Owner: owner, Lease: c.lease, Jobs: []string{"mail"}, Limit: 5})
+func (m *member) fetch() {
+	call := m.h.now()
+	got, err := m.s.Fetch(m.ctx, store.FetchRequest{Namespace: space, Owner: m.owner, Lease: m.lease, Jobs: []string{"mail"}, Limit: 5})
 	if err != nil {
-		c.Errorf("fetch: %v", err)
+		m.Errorf("fetch: %v", err)
 	}
-	for _, x := range got.Runs {
-		c.work(x)
-	}
+	m.given(fetched, got.Runs, call)
 }
 
-func (c *crowd) takeOver(owner store.Owner) {
-	got, err := c.s.TakeOver(c.ctx, store.FetchRequest{
-		Namespace: space, Owner: owner, Lease: c.lease, Jobs: []string{"mail", "tick-0", "tick-1", "tick-2"}, Limit: 5,
+func (m *member) takeOver() {
+	call := m.h.now()
+	got, err := m.s.TakeOver(m.ctx, store.FetchRequest{
+		Namespace: space, Owner: m.owner, Lease: m.lease, Jobs: []string{"mail", "tick-0", "tick-1", "tick-2"}, Limit: 5,
 	})
 	if err != nil {
-		c.Errorf("take over: %v", err)
+		m.Errorf("take over: %v", err)
 	}
-	for _, x := range got.Runs {
-		c.work(x)
+	if len(got.Settled) > 0 {
+		m.Errorf("%s was given up", got.Settled[0].Key)
+	}
+	m.given(takenOver, got.Runs, call)
+}
+
+func (m *member) given(d deed, runs []store.Execution, call int64) {
+	for i := range runs {
+		m.did(d, &runs[i], call)
+	}
+	for _, x := range runs {
+		m.work(x)
 	}
 }
 
-// work has an effect and finishes, or forgets the run, or does both and takes them back.
-func (c *crowd) work(x store.Execution) {
-	dice := rand.IntN(40)
-	if dice == 0 {
-		return
+// work has an effect and finishes, or forgets the run, for good or until it wakes up,
+// or does both and takes them back.
+func (m *member) work(x store.Execution) {
+	switch m.IntN(40) {
+	case 0:
+	case 1:
+		m.finish(x, true)
+	case 2:
+		m.mu.Lock()
+		m.asleep = append(m.asleep, x)
+		m.mu.Unlock()
+	default:
+		m.finish(x, false)
 	}
-	err := c.userTx(func(tx *gorm.DB) error {
+}
+
+// wake finishes an attempt that slept; it may have been taken over long since.
+func (m *member) wake() {
+	m.mu.Lock()
+	var x store.Execution
+	if n := len(m.asleep); n > 30 || n > 0 && m.awake {
+		x, m.asleep = m.asleep[0], m.asleep[1:]
+	}
+	m.mu.Unlock()
+	if x.Attempt > 0 {
+		m.finish(x, false)
+	}
+}
+
+func (m *member) finish(x store.Execution, undo bool) {
+	call := m.h.now()
+	err := m.userTx(func(tx *gorm.DB) error {
 		if err := tx.Exec("INSERT INTO effects VALUES (?, ?)", x.Key.String(), x.Attempt).Error; err != nil {
 			return err
 		}
-		if err := c.s.FinishTx(c.ctx, tx, done(x)); err != nil {
+		if err := m.s.FinishTx(m.ctx, tx, done(x)); err != nil {
 			return err
 		}
-		if dice == 1 {
+		if undo {
 			return errUndo
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, errUndo) && !errors.Is(err, store.ErrFenced) {
-		c.Errorf("finish: %v", err)
+	switch {
+	case errors.Is(err, errUndo):
+		m.undo.Add(1)
+	case errors.Is(err, store.ErrFenced):
+		m.did(fenced, &x, call)
+	case err != nil:
+		m.Errorf("finish: %v", err)
+	default:
+		m.did(finished, &x, call)
 	}
 }
 
@@ -189,25 +361,55 @@ func (c *crowd) open() bool {
 	return len(rows) > 0
 }
 
-func (c *crowd) check() {
-	effects := map[string]int{}
-	rows, err := c.db.Raw("SELECT run, count(*) FROM effects GROUP BY run").Rows()
+// settleUp adds what the ledger of effects and the records say to the history, has it
+// checked, and clears the tables for the next round.
+func (c *crowd) settleUp(f *figures) {
+	effects := map[string][]int{}
+	rows, err := c.db.Raw("SELECT run, n FROM effects").Rows()
 	c.must(err)
-	defer func() { c.must(rows.Close()) }()
 	for rows.Next() {
 		var run string
 		var n int
 		c.must(rows.Scan(&run, &n))
-		effects[run] = n
+		effects[run] = append(effects[run], n)
+		f.Effects++
 	}
-	c.must(rows.Err())
-	if len(effects) != len(c.recorded) || len(effects) == 0 {
-		c.Errorf("%d runs have effects, %d were recorded", len(effects), len(c.recorded))
+	c.must(errors.Join(rows.Err(), rows.Close()))
+	records, err := c.s.List(c.ctx, store.Filter{Namespace: space, Limit: 1_000_000})
+	c.must(err)
+	at := c.h.now()
+	known := map[string]bool{}
+	for i := range records {
+		x := &records[i]
+		known[x.Key.String()] = true
+		c.h.add(op{deed: ledger, key: x.Key, attempt: x.Attempt, state: x.State, effects: effects[x.Key.String()], call: at, back: at + 1})
+		f.Runs++
 	}
-	for k, n := range c.recorded {
-		if n != 1 || effects[k.String()] != 1 {
-			c.Errorf("%s was recorded by %d calls and has %d effects", k, n, effects[k.String()])
+	for run := range effects {
+		if !known[run] {
+			c.Errorf("%s has an effect and no record", run)
 		}
 	}
-	c.Logf("%d runs, %d transactions of the user were done again", len(effects), c.again.Load())
+	for _, o := range c.h.ops {
+		f.Operations++
+		switch o.deed {
+		case takenOver:
+			f.TakenOver++
+		case fenced:
+			f.Fenced++
+		case skipped:
+			f.Skipped++
+		default:
+		}
+		if !known[o.key.String()] {
+			c.Errorf("lost: %v", o)
+		}
+	}
+	c.h.check(c.T)
+	if f.Effects == 0 {
+		c.Error("there were no effects")
+	}
+	for _, table := range []string{"effects", c.table} {
+		c.must(c.db.Exec("DELETE FROM " + table).Error)
+	}
 }
