@@ -18,11 +18,11 @@ import (
 
 const (
 	// startLimit bounds a start; on an idle machine each takes less than a second.
-	startLimit = time.Minute
+	startLimit = 3 * time.Minute
 	// stopLimit bounds an orderly stop.
-	stopLimit = 20 * time.Second
+	stopLimit = time.Minute
 	// pingLimit bounds one question whether a server is ready.
-	pingLimit = 2 * time.Second
+	pingLimit = 5 * time.Second
 )
 
 var (
