@@ -82,7 +82,7 @@ func (p *process) wait() int {
 	select {
 	case <-p.ended:
 		return p.code
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		p.t.Fatalf("%v has not ended", p.cmd.Args)
 		return 0
 	}
@@ -114,7 +114,7 @@ func (l *lines) all() string {
 // await waits for a line that holds the text and returns it.
 func (l *lines) await(t *testing.T, text string) string {
 	t.Helper()
-	timeout := time.After(30 * time.Second)
+	timeout := time.After(2 * time.Minute)
 	for {
 		l.mu.Lock()
 		all, news := l.text.String(), l.news
@@ -186,7 +186,7 @@ func living(t *testing.T) []proc {
 // waiting ticks until a test has waited for long enough.
 func waiting(t *testing.T) func(yield func(int) bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	return func(yield func(int) bool) {
 		for n := 0; time.Now().Before(deadline) && yield(n); n++ {
 			<-time.After(10 * time.Millisecond)

@@ -38,7 +38,7 @@ func (o *output) Write(p []byte) (int, error) {
 
 func (o *output) await(t *testing.T, text string) string {
 	t.Helper()
-	timeout := time.After(30 * time.Second)
+	timeout := time.After(2 * time.Minute)
 	for {
 		o.mu.Lock()
 		all := o.text.String()

@@ -30,7 +30,7 @@ func TestTwoProcessesRunEachTickOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "quickstart.db")
 	first, second := start(t, file), start(t, file)
 	ticks := map[string]int{}
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for n := 0; n < 5; {
 		select {
 		case line := <-first.lines:

@@ -46,7 +46,7 @@ func TestWorkerSellsOncePerTickAndStopsCleanly(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	hang := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	hang := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer hang.Stop()
 	reports := 0
 	for s := bufio.NewScanner(stdout); s.Scan(); {

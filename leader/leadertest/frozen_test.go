@@ -48,7 +48,7 @@ func TestFrozenLeaderWakesDeposed(t *testing.T) {
 	}()
 	await := func(prefix string) string {
 		t.Helper()
-		limit := time.NewTimer(30 * time.Second)
+		limit := time.NewTimer(2 * time.Minute)
 		defer limit.Stop()
 		for {
 			select {
@@ -75,7 +75,7 @@ func TestFrozenLeaderWakesDeposed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closeLocker(t, l)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	next, err := l.Acquire(ctx, frozenKey) // the next leader
 	if err != nil {

@@ -41,7 +41,7 @@ type Candidate struct {
 
 // bound is how long anything may take beside what the tests allow for: scheduling
 // on a busy machine, and the pause of a campaign that failed.
-const bound = 5 * time.Second
+const bound = 30 * time.Second
 
 // takeover bounds how long after the end of its TTL a dead leader's term is taken:
 // no backend pushes that, and candidates look at different moments.

@@ -224,7 +224,7 @@ func TestNobodySurvivesTheEndOfTheRun(t *testing.T) {
 // not at once for one that is not our own child.
 func gone(t *testing.T, pids []int) {
 	t.Helper()
-	deadline := time.NewTimer(5 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()

