@@ -72,6 +72,26 @@ type Store interface {
 	// sees that at the next heartbeat. The answer is the row afterwards.
 	Cancel(ctx context.Context, ns string, id ID) (Execution, error)
 
+	// Retry makes a run that failed, was canceled or is indeterminate pending again,
+	// due now, with at least one attempt left: where they are used up, the bound rises
+	// by one. The attempt that ended becomes part of the history, with the name of who
+	// asked. A run that is open is answered as it is; any other, and one whose
+	// arguments are pruned, is an error that matches ErrState. It does not ask whether
+	// an indeterminate effect happened: whoever calls it has.
+	Retry(ctx context.Context, ns string, id ID, by string) (Execution, error)
+
+	// Attempts returns the attempts of an execution that ended without ending the run,
+	// oldest first. The last attempt is the execution itself. One that was taken back
+	// (Finish.Unstarted) is none. They go when their execution is pruned.
+	Attempts(ctx context.Context, ns string, id ID) ([]Attempt, error)
+
+	// Prune removes records that ended longer ago than the request's ages, by the
+	// store's clock, in batches of a transaction each; a call that is cut short has
+	// done some of its work. Open runs stay. Ticks go only when they are settled, and
+	// the job's prune watermark is raised in the same transaction, so that no tick up
+	// to it can be claimed ever again.
+	Prune(ctx context.Context, r PruneRequest) (Pruned, error)
+
 	// Get returns one execution, or ErrNotFound.
 	Get(ctx context.Context, ns string, id ID) (Execution, error)
 
@@ -85,8 +105,13 @@ type Store interface {
 	Ranges(ctx context.Context, ns, job string, from, to Millis) ([]TickRange, error)
 
 	// Ledger counts the records of class cron with a tick in (from, to], rows and
-	// ranges together. A range counts as a whole, where its last tick lies.
+	// ranges together. A range counts as a whole, where its last tick lies. Ticks up to
+	// the job's prune watermark are not counted, as some have lost their record: see
+	// Ledger.Pruned.
 	Ledger(ctx context.Context, ns, job string, from, to Millis) (Ledger, error)
+
+	// Sizes tells how large the store's tables are, for metrics and for people.
+	Sizes(ctx context.Context) ([]TableSize, error)
 
 	// Now is the store's clock.
 	Now(ctx context.Context) (Millis, error)
@@ -372,6 +397,11 @@ type Filter struct {
 
 // Ledger counts ticks by what became of them.
 type Ledger struct {
+	// Pruned is the job's prune watermark if it lies after the beginning of the stretch
+	// asked for: the count begins there, and what is owed must be counted from there,
+	// too. 0 if all that was asked for is counted.
+	Pruned Millis
+
 	Pending, Running int64
 	Ran              int64 // succeeded, failed, canceled, indeterminate
 	Skipped, Missed  int64

@@ -109,12 +109,17 @@ func (s *Store) Finish(ctx context.Context, rows []store.Finish) ([]error, error
 				if err := s.finishGroup(ctx, c, rows, group, answers); err != nil {
 					return err
 				}
+				if k.retries() {
+					if err := s.keepFailed(ctx, c, refsOf(rows, group)); err != nil {
+						return err
+					}
+				}
 			}
 		}
 		return nil
 	}
 	var err error
-	if alone := len(order) == 1 && len(rows) <= guardedMax; alone && (s.conn.Returning || len(rows) == 1) {
+	if alone := len(order) == 1 && len(rows) <= guardedMax && !order[0].retries(); alone && (s.conn.Returning || len(rows) == 1) {
 		// One statement is its own transaction.
 		err = s.conn.Retry(ctx, func() error { return work(s.conn) })
 	} else {
@@ -147,6 +152,17 @@ func kindOf(f *store.Finish, i int) finishKind {
 	return k
 }
 
+// retries reports whether the attempts end and another is to come.
+func (k finishKind) retries() bool { return k.state == store.StatePending && !k.back }
+
+func refsOf(rows []store.Finish, group []int) []store.Ref {
+	refs := make([]store.Ref, len(group))
+	for i, n := range group {
+		refs[i] = rows[n].Ref
+	}
+	return refs
+}
+
 func checkFinish(f *store.Finish) error {
 	switch {
 	case f.State < store.StatePending || f.State > store.StateIndeterminate || f.State == store.StateRunning:
@@ -158,10 +174,9 @@ func checkFinish(f *store.Finish) error {
 }
 
 func (s *Store) finishGroup(ctx context.Context, c sqldialect.Conn, rows []store.Finish, group []int, answers []error) error {
-	refs := make([]store.Ref, len(group))
+	refs := refsOf(rows, group)
 	at := make(map[store.ID][]int, len(group))
-	for i, n := range group {
-		refs[i] = rows[n].Ref
+	for _, n := range group {
 		answers[n] = store.ErrFenced
 		at[rows[n].Ref.ID] = append(at[rows[n].Ref.ID], n)
 	}
@@ -287,7 +302,8 @@ func text(s string) string {
 }
 
 // FinishTx moves a run out of running within the caller's transaction, by
-// exactly one statement, guarded by attempt and owner. It belongs last in the
+// exactly one statement (two where it sends the run back to be tried again),
+// guarded by attempt and owner. It belongs last in the
 // transaction, so that the row is locked for a moment only. If the attempt no
 // longer holds the run the answer is store.ErrFenced, and the transaction must be
 // rolled back. The context is the transaction's.
@@ -306,6 +322,9 @@ func (s *Store) FinishTx(ctx context.Context, tx *gorm.DB, f store.Finish) error
 	}
 	if n == 0 {
 		return store.ErrFenced
+	}
+	if kindOf(&f, 0).retries() {
+		return s.fail("finish in a transaction", s.keepFailed(ctx, c, []store.Ref{f.Ref}))
 	}
 	return nil
 }

@@ -120,16 +120,22 @@ func (s *Store) Ledger(ctx context.Context, ns, job string, from, to store.Milli
 	ctx, cancel := bound(ctx)
 	defer cancel()
 	var out store.Ledger
+	pruned := "COALESCE((SELECT p.pruned_ms FROM " + s.t.jobs + " p WHERE p.ns = ? AND p.job = ?), 0)"
 	err := s.conn.Query(ctx, "SELECT state, COUNT(*) FROM "+s.t.executions+
-		" WHERE ns = ? AND job = ? AND class = 1 AND tick_ms > ? AND tick_ms <= ? GROUP BY state"+
-		" UNION ALL SELECT state, SUM(ticks) FROM "+s.t.ranges+" WHERE ns = ? AND job = ? AND to_ms > ? AND to_ms <= ? GROUP BY state",
-		[]any{ns, job, from, to, ns, job, from, to}, func(row sqldialect.Rows) error {
+		" WHERE ns = ? AND job = ? AND class = 1 AND tick_ms > ? AND tick_ms <= ? AND tick_ms > "+pruned+" GROUP BY state"+
+		" UNION ALL SELECT state, SUM(ticks) FROM "+s.t.ranges+" WHERE ns = ? AND job = ? AND to_ms > ? AND to_ms <= ? AND to_ms > "+pruned+" GROUP BY state"+
+		" UNION ALL SELECT 0, "+pruned,
+		[]any{ns, job, from, to, ns, job, ns, job, from, to, ns, job, ns, job}, func(row sqldialect.Rows) error {
 			var st store.State
 			var n int64
 			if err := row.Scan(&st, &n); err != nil {
 				return err
 			}
 			switch st {
+			case 0: // not a state: the watermark
+				if mark := store.Millis(n); mark > from {
+					out.Pruned = mark
+				}
 			case store.StatePending:
 				out.Pending += n
 			case store.StateRunning:

@@ -42,8 +42,9 @@ type settling struct {
 }
 
 type decided struct {
-	q    store.SettleJob
-	what store.Settlement
+	q      store.SettleJob
+	what   store.Settlement
+	pruned store.Millis
 }
 
 func (w *settling) run(ctx context.Context, r store.SettleRequest, decide func(store.TickView) store.Settlement) (store.SettleResult, error) {
@@ -86,7 +87,7 @@ func (w *settling) run(ctx context.Context, r store.SettleRequest, decide func(s
 		if err := q.Check(what); err != nil {
 			return store.SettleResult{}, err
 		}
-		all = append(all, decided{q, what})
+		all = append(all, decided{q, what, j.Pruned})
 	}
 	if len(all) == 0 {
 		return out, nil
@@ -188,7 +189,8 @@ func (w *settling) writeTicks(ctx context.Context, all []decided) (pending int, 
 }
 
 // writeRanges writes a job's stretches. The first is joined to the job's last one
-// if state and reason are the same and no record lies between.
+// if state and reason are the same and no record lies between, nor lay there
+// before it was pruned.
 func (w *settling) writeRanges(ctx context.Context, d decided) error {
 	if len(d.what.Ranges) == 0 {
 		return nil
@@ -204,6 +206,9 @@ func (w *settling) writeRanges(ctx context.Context, d decided) error {
 		})
 	if err != nil {
 		return err
+	}
+	if len(list) > 0 && list[0].To < d.pruned {
+		list = list[:0]
 	}
 	stored, joined := len(list), false
 	between, err := w.ticksBetween(ctx, d.q.Job, list, ranges)

@@ -39,14 +39,17 @@ var _ store.Store = (*Store)(nil)
 
 // tables are the names of the tables.
 type tables struct {
-	executions, ranges, jobs, fences string
+	executions, ranges, jobs, fences, attempts, marks string
 
 	byID  string // the executions, in an UPDATE by their IDs
 	hints bool   // see by
 }
 
 func tablesOf(prefix string, d *sqldialect.Dialect) tables {
-	t := tables{executions: prefix + "executions", ranges: prefix + "tick_ranges", jobs: prefix + "job_state", fences: prefix + "fences"}
+	t := tables{
+		executions: prefix + "executions", ranges: prefix + "tick_ranges", jobs: prefix + "job_state", fences: prefix + "fences",
+		attempts: prefix + "attempts", marks: prefix + "prune_marks",
+	}
 	t.byID = t.executions
 	if d == sqldialect.MySQL() {
 		// InnoDB locks what it scans: the choice of the index must not depend on its

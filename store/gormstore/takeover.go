@@ -58,6 +58,9 @@ func (s *Store) bury(ctx context.Context, tx sqldialect.Conn, r store.FetchReque
 			return err
 		}
 		out.Runs = executions(rows)
+		if err := s.keepLost(ctx, tx, taken(rerun, rows)); err != nil {
+			return err
+		}
 	}
 	for _, e := range order {
 		rows, err := s.settleDead(ctx, tx, r.Namespace, e, ends[e], now)
@@ -72,6 +75,20 @@ func (s *Store) bury(ctx context.Context, tx sqldialect.Conn, r store.FetchReque
 	}
 	slices.SortFunc(out.Settled, func(a, b store.Execution) int { return at[a.ID] - at[b.ID] })
 	return nil
+}
+
+// taken are the rows, as they were, that another statement has changed since.
+func taken(rows, changed []row) []row {
+	if len(rows) == len(changed) {
+		return rows
+	}
+	var out []row
+	for i := range rows {
+		if slices.ContainsFunc(changed, func(x row) bool { return x.ID == rows[i].ID }) {
+			out = append(out, rows[i])
+		}
+	}
+	return out
 }
 
 // end is what becomes of a dead owner's run that is not rerun.

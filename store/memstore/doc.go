@@ -6,5 +6,5 @@
 // testing/synctest bubble. One Store plays the database; any number of schedulers
 // may share it, as replicas would.
 //
-// Not guaranteed: anything after the process ends. Nothing is ever pruned.
+// Not guaranteed: anything after the process ends.
 package memstore

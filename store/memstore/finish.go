@@ -61,6 +61,8 @@ func (sp *space) finish(f *store.Finish, now store.Millis) error {
 		if r.Attempt--; r.Attempt == 0 {
 			r.Started = 0
 		}
+	} else {
+		r.supersede(store.EndRetry, now, "")
 	}
 	if r.Key.Class == store.ClassKey && r.LockKey != "" && !r.Active.IsZero() {
 		sp.active[r.Active] = r // the order of the lock key outlives the wait
@@ -99,6 +101,32 @@ func (s *Store) Cancel(ctx context.Context, ns string, id store.ID) (store.Execu
 	case r.State == store.StateRunning && !r.CancelRequested:
 		r.CancelRequested = true
 		r.Version++
+	}
+	return r.view(), nil
+}
+
+// Retry implements [store.Store].
+func (s *Store) Retry(ctx context.Context, ns string, id store.ID, by string) (store.Execution, error) {
+	sp, now, err := s.begin(ctx, ns)
+	if err != nil {
+		return store.Execution{}, err
+	}
+	defer s.mu.Unlock()
+	r := sp.rows[id]
+	if r == nil {
+		return store.Execution{}, fmt.Errorf("memstore: retry %s: %w", id, store.ErrNotFound)
+	}
+	if err := r.CheckRetry(); err != nil {
+		return store.Execution{}, fmt.Errorf("memstore: retry %s: %w", id, err)
+	}
+	if r.State.Open() {
+		return r.view(), nil
+	}
+	r.supersede(store.EndOf(r.State), r.Finished, store.RetryNote(by))
+	sp.leave(r, store.StatePending, store.ReasonNone, now)
+	r.Reason, r.RunAt, r.CancelRequested = store.ReasonNone, now, false
+	if r.MaxAttempts > 0 {
+		r.MaxAttempts = max(r.MaxAttempts, r.Attempt+1)
 	}
 	return r.view(), nil
 }

@@ -62,8 +62,9 @@ type job struct {
 
 type row struct {
 	store.Execution
-	since   store.Millis  // start of the stretch that the run is or was in progress, over takeovers
-	claimed store.Outcome // what the claim that made the row was told; 0 if something else made it
+	history []store.Attempt // superseded, oldest first
+	since   store.Millis    // start of the stretch that the run is or was in progress, over takeovers
+	claimed store.Outcome   // what the claim that made the row was told; 0 if something else made it
 }
 
 // begin opens a transaction on the namespace; the caller ends it by unlocking.
@@ -161,9 +162,12 @@ func (sp *space) held(r *row) bool {
 // start hands the row to an owner as a new attempt, with the active key and a
 // fence.
 func (sp *space) start(r *row, h hand, now store.Millis) {
+	if r.State == store.StateRunning {
+		r.supersede(store.EndLost, r.LeaseUntil, "")
+	}
 	j := sp.job(r.Key.Job)
 	j.state.Fence++
-	if r.since == 0 {
+	if !slices.Contains(j.live, r) {
 		j.live = append(j.live, r)
 	}
 	if r.State != store.StateRunning {
@@ -199,6 +203,22 @@ func (sp *space) leave(r *row, state store.State, reason store.Reason, now store
 	r.Finished = now
 	sp.clearDedup(r)
 	delete(sp.open, r.ID)
+}
+
+// supersede keeps the attempt that the row is at. One that was kept, and whose
+// successor was taken back, stays as it was.
+func (r *row) supersede(end store.AttemptEnd, at store.Millis, note string) {
+	if n := len(r.history); r.Attempt == 0 || n > 0 && r.history[n-1].Number >= r.Attempt {
+		return
+	}
+	a := store.Attempt{
+		Number: r.Attempt, OwnerLabel: r.OwnerLabel, Started: r.Started, Ended: at, End: end, Reason: r.Reason,
+		Mode: r.Mode, Fence: r.Fence, ErrorCode: r.ErrorCode, ErrorText: r.ErrorText, Note: note,
+	}
+	if end == store.EndLost {
+		a.ErrorCode, a.ErrorText = "", "" // those of the attempt before
+	}
+	r.history = append(r.history, a)
 }
 
 func (sp *space) free(r *row) {

@@ -36,6 +36,45 @@ func (s *Store) Find(ctx context.Context, ns string, key store.Key) (store.Execu
 	return store.Execution{}, fmt.Errorf("memstore: run %s: %w", key, store.ErrNotFound)
 }
 
+// Attempts implements [store.Store].
+func (s *Store) Attempts(ctx context.Context, ns string, id store.ID) ([]store.Attempt, error) {
+	sp, _, err := s.begin(ctx, ns)
+	if err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	r := sp.rows[id]
+	if r == nil {
+		return nil, fmt.Errorf("memstore: attempts of %s: %w", id, store.ErrNotFound)
+	}
+	return slices.Clone(r.history), nil
+}
+
+// Sizes implements [store.Store]. The numbers are exact, the names made up.
+func (s *Store) Sizes(ctx context.Context) ([]store.TableSize, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var rows, attempts, ranges, jobs int64
+	for _, sp := range s.spaces {
+		rows += int64(len(sp.rows))
+		for _, r := range sp.rows {
+			attempts += int64(len(r.history))
+		}
+		for _, j := range sp.jobs {
+			ranges += int64(len(j.ranges))
+			if j.registered {
+				jobs++
+			}
+		}
+	}
+	return []store.TableSize{
+		{Name: "executions", Rows: rows}, {Name: "attempts", Rows: attempts}, {Name: "tick_ranges", Rows: ranges}, {Name: "job_state", Rows: jobs},
+	}, nil
+}
+
 // List implements [store.Store].
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Execution, error) {
 	_, _, err := s.begin(ctx, f.Namespace)

@@ -117,8 +117,10 @@ func (sp *space) settle(j *job, what store.Settlement, now store.Millis) int {
 
 // joins reports whether b continues a: every expected tick has a record, so where
 // nothing is recorded between them nothing was expected.
+//
+// Between the last range and the prune watermark a record may be gone.
 func (j *job) joins(a, b store.TickRange) bool {
-	return a.State == b.State && a.Reason == b.Reason && len(j.between(a.To, b.From)) == 0
+	return a.To >= j.state.Pruned && a.State == b.State && a.Reason == b.Reason && len(j.between(a.To, b.From)) == 0
 }
 
 // Ranges implements [store.Store].
@@ -150,6 +152,10 @@ func (s *Store) Ledger(ctx context.Context, ns, name string, from, to store.Mill
 	j := sp.jobs[name]
 	if j == nil {
 		return out, nil
+	}
+	if j.state.Pruned > from {
+		from = j.state.Pruned
+		out.Pruned = from
 	}
 	count := func(st store.State, n int64) {
 		switch st {

@@ -27,6 +27,9 @@ type bent struct {
 	space    func(string) string                   // bends namespaces
 	shift    map[string]time.Duration              // of the clock, during a call
 	late     bool                                  // claims of settled ticks go on
+	unmarked bool                                  // prunes leave no watermark
+	forgets  bool                                  // attempts are not kept
+	prune    func(*store.PruneRequest)             // bends a prune
 }
 
 func newBent(how func(*bent)) *bent {
@@ -165,6 +168,31 @@ func (b *bent) SetPause(ctx context.Context, p store.Pause) (store.JobState, err
 		b.pause(&p)
 	}
 	return b.mem.SetPause(ctx, p)
+}
+
+func (b *bent) Survey(ctx context.Context, ns string, jobs []string) (store.Surveyed, error) {
+	v, err := b.mem.Survey(ctx, ns, jobs)
+	for i := range v.Jobs {
+		if b.unmarked {
+			v.Jobs[i].Pruned = 0
+		}
+	}
+	return v, err
+}
+
+func (b *bent) Prune(ctx context.Context, r store.PruneRequest) (store.Pruned, error) {
+	if b.prune != nil {
+		b.prune(&r)
+	}
+	return b.mem.Prune(ctx, r)
+}
+
+func (b *bent) Attempts(ctx context.Context, ns string, id store.ID) ([]store.Attempt, error) {
+	list, err := b.mem.Attempts(ctx, ns, id)
+	if b.forgets {
+		list = nil
+	}
+	return list, err
 }
 
 // row of an execution, as it is.
@@ -306,6 +334,30 @@ var bends = map[string]struct {
 	"milliseconds": {
 		func(b *bent) { b.row = func(n *store.NewExecution) { n.RunAt = n.RunAt / 1000 * 1000 } },
 		"record/instants", "what is written is read back as it was",
+	},
+	"watermark of the prune": {
+		func(b *bent) { b.unmarked = true },
+		"prune/never_reopens", "pruning never reopens a tick",
+	},
+	"age of a prune": {
+		func(b *bent) {
+			b.prune = func(r *store.PruneRequest) {
+				if r.Retention.Succeeded > time.Minute {
+					r.Retention = store.Retention{Succeeded: time.Millisecond}
+				}
+			}
+		},
+		"prune/by_state", "a prune removes what ended longer ago than the age of its state",
+	},
+	"keys of a prune": {
+		func(b *bent) {
+			b.prune = func(r *store.PruneRequest) { r.Retention.Keys = min(r.Retention.Keys, r.Retention.Failed) }
+		},
+		"prune/keys", "a key loses arguments and result",
+	},
+	"history": {
+		func(b *bent) { b.forgets = true },
+		"attempts/history", "an attempt that ended without ending its run",
 	},
 	"namespaces": {
 		func(b *bent) { b.space = func(ns string) string { return strings.TrimSpace(strings.ToLower(ns)) } },

@@ -28,6 +28,10 @@ const (
 	Revive    Method = "Revive"
 	SetPause  Method = "SetPause"
 	Cancel    Method = "Cancel"
+	Retry     Method = "Retry"
+	Attempts  Method = "Attempts"
+	Prune     Method = "Prune"
+	Sizes     Method = "Sizes"
 	Get       Method = "Get"
 	Find      Method = "Find"
 	List      Method = "List"
@@ -132,7 +136,7 @@ func (f *Faulty) ResetCalls() {
 
 var allMethods = []Method{
 	Register, Claim, Enqueue, Fetch, TakeOver, Heartbeat, Finish, Survey, Settle,
-	Revive, SetPause, Cancel, Get, Find, List, Ranges, Ledger, Now,
+	Revive, SetPause, Cancel, Retry, Attempts, Prune, Get, Find, List, Ranges, Ledger, Sizes, Now,
 }
 
 // Methods lists all methods.
@@ -259,6 +263,26 @@ func (f *Faulty) SetPause(ctx context.Context, p store.Pause) (store.JobState, e
 // Cancel implements store.Store.
 func (f *Faulty) Cancel(ctx context.Context, ns string, id store.ID) (store.Execution, error) {
 	return through(ctx, f, Cancel, func() (store.Execution, error) { return f.inner.Cancel(ctx, ns, id) })
+}
+
+// Retry implements store.Store.
+func (f *Faulty) Retry(ctx context.Context, ns string, id store.ID, by string) (store.Execution, error) {
+	return through(ctx, f, Retry, func() (store.Execution, error) { return f.inner.Retry(ctx, ns, id, by) })
+}
+
+// Attempts implements store.Store.
+func (f *Faulty) Attempts(ctx context.Context, ns string, id store.ID) ([]store.Attempt, error) {
+	return through(ctx, f, Attempts, func() ([]store.Attempt, error) { return f.inner.Attempts(ctx, ns, id) })
+}
+
+// Prune implements store.Store.
+func (f *Faulty) Prune(ctx context.Context, r store.PruneRequest) (store.Pruned, error) {
+	return through(ctx, f, Prune, func() (store.Pruned, error) { return f.inner.Prune(ctx, r) })
+}
+
+// Sizes implements store.Store.
+func (f *Faulty) Sizes(ctx context.Context) ([]store.TableSize, error) {
+	return through(ctx, f, Sizes, func() ([]store.TableSize, error) { return f.inner.Sizes(ctx) })
 }
 
 // Get implements store.Store.

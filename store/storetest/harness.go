@@ -26,16 +26,17 @@ type Harness struct {
 func Run(t *testing.T, newStore func(t *testing.T) Harness) {
 	t.Helper()
 	run(t, newStore, slices.Concat(
-		jobCases, claimCases, activeCases, fetchCases, leaseCases, finishCases, settleCases, recordCases, stressCases,
+		jobCases, claimCases, activeCases, fetchCases, leaseCases, finishCases, settleCases, recordCases, attemptCases, pruneCases,
+		stressCases,
 	))
 }
 
 // RunShort runs the cases that do the most in the least time: claims, the record,
-// random operations against a model, and workers at once. It is for a second run
-// of a backend that passes [Run], under other settings.
+// attempts and pruning, random operations against a model, and workers at once. It is
+// for a second run of a backend that passes [Run], under other settings.
 func RunShort(t *testing.T, newStore func(t *testing.T) Harness) {
 	t.Helper()
-	run(t, newStore, slices.Concat(claimCases, recordCases, stressCases))
+	run(t, newStore, slices.Concat(claimCases, recordCases, attemptCases, pruneCases, stressCases))
 }
 
 func run(t *testing.T, newStore func(t *testing.T) Harness, cases []suiteCase) {
@@ -58,7 +59,7 @@ const (
 	space = "shop"
 	long  = 10 * time.Minute      // a lease that does not end during a case
 	brief = 60 * time.Millisecond // a lease that the case waits for
-	stuck = 20 * time.Second      // a condition that is not met after this is never met
+	stuck = time.Minute           // a condition that is not met after this is never met
 
 	enough = 10 // broken rules in one case
 )
