@@ -145,7 +145,8 @@ func TestLongWindowIsBounded(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		list := jobs(scheduler.Cron("j", "@every 1s", func(context.Context, *scheduler.Run) error { return nil },
 			scheduler.OnMisfire(scheduler.MisfireFireAll), scheduler.CatchUp(90*24*time.Hour, 10)))
-		c := schedulertest.New(t, schedulertest.Options{Replicas: 1, Jobs: list})
+		keep := func(_ *schedulertest.Replica, cfg *scheduler.Config) { cfg.Retention.Off = true } // the window is longer
+		c := schedulertest.New(t, schedulertest.Options{Replicas: 1, Configure: keep, Jobs: list})
 		time.Sleep(10 * time.Second)
 		if err := c.Replicas[0].Stop(t.Context()); err != nil {
 			t.Fatal(err)

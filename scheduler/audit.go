@@ -17,6 +17,13 @@ func (s *Scheduler) audit(state store.JobState) {
 		return
 	}
 	gap, err := s.gap(j, state)
+	if err == nil && gap != 0 {
+		// Records may have been pruned since the job was looked at: then count again,
+		// from the watermark of now.
+		if state, err = s.look(j.name); err == nil {
+			gap, err = s.gap(j, state)
+		}
+	}
 	s.storeAnswered("audit", err)
 	if err != nil {
 		return
@@ -27,11 +34,24 @@ func (s *Scheduler) audit(state store.JobState) {
 	s.emit(LedgerGap{Job: j.name, Gap: gap})
 }
 
+func (s *Scheduler) look(job string) (store.JobState, error) {
+	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
+	defer cancel()
+	v, err := s.deps.Store.Survey(ctx, s.cfg.Namespace, []string{job})
+	if err != nil || len(v.Jobs) != 1 {
+		return store.JobState{}, err
+	}
+	return v.Jobs[0], nil
+}
+
 // gap is the number of settled ticks without a record in the job's latest stretch.
 func (s *Scheduler) gap(j *job, state store.JobState) (gap int64, err error) {
 	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
 	defer cancel()
 	ns := s.cfg.Namespace
+	if len(state.Revisions) == 0 {
+		return 0, nil
+	}
 	from := max(state.Revisions[0].From, state.Pruned, state.Settled.Add(-2*j.o.window))
 	var expected []store.Millis
 	for _, st := range j.stretches(state, from, state.Settled) {

@@ -58,6 +58,8 @@ type Config struct {
 	// ClockOffset is added to this process's clock, to show in tests and drills
 	// that skew does no harm. Default 0.
 	ClockOffset time.Duration `yaml:"clock_offset"`
+	// Retention says how long records are kept. See its fields for the defaults.
+	Retention Retention `yaml:"retention"`
 	// Degradation says what happens while the lock backend or the elector cannot
 	// answer. It can be changed live, see Scheduler.SetDegradation.
 	Degradation Degradation `yaml:"-"`
@@ -116,6 +118,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.DrainTimeout, 10*time.Second)
 	setDefault(&c.PollInterval, 2*time.Second)
 	setDefault(&c.Concurrency, 16)
+	c.Retention = c.Retention.withDefaults()
 	c.Degradation = c.Degradation.withDefaults()
 	return c
 }
@@ -163,6 +166,9 @@ func (c Config) Validate() error {
 	}
 	if c.Concurrency < 1 {
 		bad("concurrency", "%d is below 1", c.Concurrency)
+	}
+	if err := c.Retention.Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if err := c.Degradation.Validate(); err != nil {
 		errs = append(errs, err)

@@ -101,6 +101,9 @@ func (s *Scheduler) prepare(given Job) (*job, error) {
 	case o.window < 0 || o.maxCatchup < 0:
 		return bad("catch-up: a window of %v and %d ticks make no sense", o.window, o.maxCatchup)
 	}
+	if err := s.cfg.Retention.keeps(j); err != nil {
+		return bad("%v", err)
+	}
 	// Recovery stands on both sides: a panic in a middleware ends the run, too.
 	j.handler = recovered(chain(recovered(given.handler), s.deps.Middleware))
 	return j, nil

@@ -190,6 +190,7 @@ func (s *Scheduler) main() {
 	s.taking(func() { s.tick(floors) })
 	s.taking(s.fetchLoop)
 	s.taking(s.sweepLoop)
+	s.taking(s.pruneLoop)
 }
 
 // taking runs a service that ends when the intake does.
