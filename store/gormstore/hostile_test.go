@@ -139,6 +139,37 @@ func TestSnapshotOfTheUser(t *testing.T) {
 	})
 }
 
+// An owner that got its own run again, as a later attempt, cannot finish it by the
+// earlier one, however the driver counts rows.
+func TestEarlierAttemptOfTheSameOwner(t *testing.T) {
+	onServers(t, func(t *testing.T, s server) {
+		for name, dsn := range map[string]string{"plain": s.dsnAt(s.addr), "hostile": s.hostile(t, s.addr)} {
+			t.Run(name, func(t *testing.T) {
+				db := s.open(t, dsn, 2)
+				p := &place{T: t, ctx: t.Context(), db: db, s: newStore(t, db, tables()), owner: store.NewOwner()}
+				first := p.started(cron("job", p.register("job")))
+				again := done(first)
+				again.State = store.StatePending
+				errs, err := p.s.Finish(p.ctx, []store.Finish{again})
+				p.must(errors.Join(append(errs, err)...))
+				var second []store.Execution
+				for len(second) == 0 && p.ctx.Err() == nil { // due at once, by the server's clock
+					second = p.fetch(1, "job").Runs
+				}
+				finish := func(x store.Execution) error {
+					return db.Transaction(func(tx *gorm.DB) error { return p.s.FinishTx(p.ctx, tx, done(x)) })
+				}
+				if err := finish(first); !errors.Is(err, store.ErrFenced) {
+					t.Errorf("attempt %d while %d runs: %v", first.Attempt, second[0].Attempt, err)
+				}
+				if err := finish(second[0]); err != nil {
+					t.Errorf("attempt %d, which runs: %v", second[0].Attempt, err)
+				}
+			})
+		}
+	})
+}
+
 // An answer that was cut off is unknown: the caller is told so, and the repeat settles
 // it, whether the request was carried out or not.
 func TestAnswersCutOff(t *testing.T) {
