@@ -29,8 +29,8 @@ func newStatements(t tables, d *sqldialect.Dialect) statements {
 	// A row that has its key already waited for its retry: the lane is its own.
 	due := open("e") + " AND (e.active_key IS NULL OR e.active_hash IS NOT NULL OR (" +
 		"NOT EXISTS (SELECT 1 FROM " + t.executions + " a WHERE a.ns = e.ns AND a.active_hash = e.active_key)" +
-		" AND NOT EXISTS (SELECT 1 FROM " + t.executions + " b WHERE " + open("b") +
-		" AND b.active_key = e.active_key AND (b.priority, b.run_at_ms, b.id) < (e.priority, e.run_at_ms, e.id))))" +
+		" AND e.id = (SELECT b.id FROM " + t.executions + " b WHERE " + open("b") +
+		" AND b.active_key = e.active_key ORDER BY b.priority, b.run_at_ms, b.id LIMIT 1)))" +
 		" AND e.job IN %s ORDER BY e.priority, e.run_at_ms, e.id LIMIT ?"
 	overdue := "e.ns = ? AND e.state = 2 AND e.lease_until_ms < " + now +
 		" AND e.job IN %s ORDER BY e.lease_until_ms, e.id LIMIT ?"
