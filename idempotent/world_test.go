@@ -143,6 +143,19 @@ func worldOn(t *testing.T, db *gorm.DB) *world {
 	return w
 }
 
+// effectsBehindTheLine are Effects whose way to the database is the line.
+func (w *world) effectsBehindTheLine() *idempotent.Effects {
+	w.Helper()
+	wired := w.db.Session(&gorm.Session{NewDB: true, Context: context.Background()})
+	wired.ConnPool = w.line
+	wired.Statement.ConnPool = w.line
+	e, err := idempotent.NewEffects(wired)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return e
+}
+
 // claim starts a run, as a process of its own.
 func (w *world) claim() *run {
 	w.Helper()

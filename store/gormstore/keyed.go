@@ -185,3 +185,6 @@ const heldBy = " WHERE id = ? AND ns = ? AND state = 2 AND attempt = ? AND owner
 func heldArgs(ref store.Ref) []any {
 	return []any{ref.ID[:], ref.Namespace, ref.Attempt, ref.Owner[:]}
 }
+
+// Prefix begins the names of the store's tables.
+func (s *Store) Prefix() string { return s.prefix }
