@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -68,18 +69,42 @@ func allowed[T ~string](c *checker, path string, value T, names ...T) {
 
 func (c *checker) store() {
 	known := c.o.StoreDrivers == nil || slices.Contains(c.o.StoreDrivers, c.Store.Driver)
-	if !known {
+	switch {
+	case !known:
 		allowed(c, "store.driver", c.Store.Driver, c.o.StoreDrivers...)
-	}
-	if known && c.Store.DSN.IsZero() {
-		c.doc.Add("store", "has no dsn", "write dsn: or dsn_file:")
-	}
-	if c.Store.Driver == sqlite {
-		c.path("store.dsn", c.Store.DSN)
+	case c.Store.OnServer():
+		c.storeServer()
+	default:
+		c.storeFile()
 	}
 	if !tablePrefix.MatchString(c.Store.TablePrefix) {
 		c.doc.Add("store.table_prefix", fmt.Sprintf("%.64q cannot begin the name of a table", c.Store.TablePrefix), "use a lower-case letter and then letters, digits and _, at most 32")
 	}
+}
+
+// storeServer checks the settings of a driver on a server.
+func (c *checker) storeServer() {
+	for key, negative := range map[string]bool{"max_conns": c.Store.MaxConns < 0, "connect_timeout": c.Store.ConnectTimeout < 0} {
+		if negative {
+			c.doc.Add("store."+key, "is negative", "leave it out for the default")
+		}
+	}
+	switch {
+	case c.Store.DSN.IsZero():
+		c.doc.Add("store", "has no dsn", "driver "+c.Store.Driver+" wants the address of its server: write dsn: or dsn_file:")
+	case c.o.CheckStore != nil:
+		c.doc.AddError("store", c.o.CheckStore(c.Store))
+	}
+}
+
+// storeFile refuses what belongs to a server where the driver keeps a file.
+func (c *checker) storeFile() {
+	for f := range reflect.TypeFor[Server]().Fields() {
+		if path := "store." + f.Tag.Get("yaml"); c.doc.Has(path) {
+			c.doc.Add(path, "belongs to the driver of a database server", "driver sqlite opens a file, its dsn: remove it, or name the server's driver")
+		}
+	}
+	c.path("store.dsn", c.Store.DSN)
 }
 
 // serverAddress finds what clients of database servers take: user:password@host, and
@@ -96,7 +121,7 @@ func (c *checker) path(where string, dsn secret.Value) {
 		return
 	}
 	if strings.Contains(name, "://") || serverAddress.MatchString(name) {
-		c.doc.Add(where, "looks like the address of a database server", "driver sqlite wants the path of a file")
+		c.doc.Add(where, "looks like the address of a database server", "driver sqlite wants the path of a file; for a server name its driver")
 	}
 }
 

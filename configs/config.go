@@ -6,6 +6,7 @@ import (
 
 	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/configs/strictyaml"
+	"github.com/solotick/solotick/configs/transport"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/scheduler/cronspec"
@@ -42,11 +43,14 @@ func (c *Config) SchedulerConfig() scheduler.Config {
 
 // Store says where the runs are kept.
 type Store struct {
-	// Driver of the database. Default sqlite.
+	// Driver of the database: sqlite, postgres, mariadb or mysql. Default sqlite.
 	Driver string `yaml:"driver"`
 	// DSN is the data source: for sqlite the path of the file, which is made if it
-	// does not exist. Default solotick.db for sqlite.
+	// does not exist; for a server its address in the form of its Go driver. Default
+	// solotick.db for sqlite; required for a server.
 	DSN secret.Value `yaml:"dsn"`
+	// Server is how to reach a database server. Refused for sqlite.
+	Server `yaml:",inline"`
 	// TablePrefix of solotick's tables: a lower-case letter, then letters, digits and _; at
 	// most 32.
 	// Default solotick_.
@@ -54,6 +58,24 @@ type Store struct {
 	// AutoMigrate brings the tables up to date at start. Default true.
 	AutoMigrate *bool `yaml:"auto_migrate"`
 }
+
+// Server is how to reach a database server, beside its DSN.
+type Server struct {
+	// Password is used in place of the DSN's. Default none.
+	Password secret.Value `yaml:"password"`
+	// TLS replaces what the DSN says about encryption. Default: what the DSN says.
+	TLS transport.TLS `yaml:"tls"`
+	// AllowPlaintext permits a connection to another host without TLS, or with a
+	// server that is not verified. Default false.
+	AllowPlaintext bool `yaml:"allow_plaintext"`
+	// MaxConns bounds the open connections. Default 10.
+	MaxConns int `yaml:"max_conns"`
+	// ConnectTimeout bounds the opening of one connection. Default 5s.
+	ConnectTimeout time.Duration `yaml:"connect_timeout"`
+}
+
+// OnServer reports whether the runs are kept by a database server.
+func (s Store) OnServer() bool { return s.Driver != sqlite }
 
 // Migrate is AutoMigrate or its default.
 func (s Store) Migrate() bool { return s.AutoMigrate == nil || *s.AutoMigrate }

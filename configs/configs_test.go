@@ -17,6 +17,7 @@ import (
 	"github.com/solotick/solotick/configs"
 	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/configs/strictyaml"
+	"github.com/solotick/solotick/configs/transport"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/store"
 	"github.com/solotick/solotick/store/memstore"
@@ -34,7 +35,7 @@ func options() configs.Options {
 			}
 			return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 		},
-		StoreDrivers: []string{"sqlite"},
+		StoreDrivers: []string{"sqlite", "postgres", "mariadb", "mysql"},
 		LockDrivers:  []string{"memory", "redis", "sqlite"},
 	}
 }
@@ -98,6 +99,11 @@ func TestWorkerSampleHasEveryKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	server, err := os.ReadFile("postgres.yaml") // what the driver of a file refuses
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = append(text, server...)
 	seen := 0
 	var walk func(typ reflect.Type)
 	walk = func(typ reflect.Type) {
@@ -105,7 +111,7 @@ func TestWorkerSampleHasEveryKey(t *testing.T) {
 		case reflect.Pointer, reflect.Slice:
 			walk(typ.Elem())
 		case reflect.Struct:
-			if typ == reflect.TypeFor[secret.Value]() || typ == reflect.TypeFor[strictyaml.Raw]() {
+			if typ == reflect.TypeFor[secret.Value]() || typ == reflect.TypeFor[strictyaml.Raw]() || typ == reflect.TypeFor[transport.TLS]() {
 				return
 			}
 			for f := range typ.Fields() {
@@ -118,7 +124,7 @@ func TestWorkerSampleHasEveryKey(t *testing.T) {
 					if name == "" {
 						t.Errorf("%s.%s has no yaml tag", typ, f.Name)
 					} else if !regexp.MustCompile(`(?m)^[ -]*` + name + `:`).Match(text) {
-						t.Errorf("worker.yaml does not show %s (%s.%s)", name, typ, f.Name)
+						t.Errorf("worker.yaml and postgres.yaml do not show %s (%s.%s)", name, typ, f.Name)
 					}
 				}
 				walk(f.Type)
@@ -169,7 +175,7 @@ func TestProblems(t *testing.T) {
 		{"log: {}", []string{"c.yaml: namespace: is empty: give it a name"}},
 		{"namespace: a b", []string{`c.yaml:1:12: namespace: "a b" has ' ' at byte 1`}},
 		{"namespace: a\nstoer: {}", []string{`c.yaml:2:1: unknown key "stoer": did you mean store?`}},
-		{"namespace: a\nstore: {driver: sqlit}", []string{`c.yaml:2:17: store.driver: "sqlit" is not a name known here: did you mean sqlite? allowed are sqlite`}},
+		{"namespace: a\nstore: {driver: sqlit}", []string{`c.yaml:2:17: store.driver: "sqlit" is not a name known here: did you mean sqlite? allowed are sqlite, postgres, mariadb, mysql`}},
 		{"namespace: a\nstore: {table_prefix: 'Bobby; --'}", []string{`c.yaml:2:23: store.table_prefix: "Bobby; --" cannot begin the name of a table: use`}},
 		{"namespace: a\nlocks: {driver: redsi}", []string{`c.yaml:2:17: locks.driver: "redsi" is not a name known here: did you mean redis? allowed are store, memory, redis, sqlite`}},
 		{"namespace: a\nlocks: {driver: sqlite, sqlit: {dsn: x}}", []string{`c.yaml:2:25: locks: unknown key "sqlit": did you mean sqlite?`}},
@@ -427,7 +433,7 @@ jobs:
 
 // TestAddressOfAServerIsNoFile: SQLite would quote it in its errors, password and all.
 func TestAddressOfAServerIsNoFile(t *testing.T) {
-	const text = "looks like the address of a database server: driver sqlite wants the path of a file"
+	const text = "looks like the address of a database server: driver sqlite wants the path of a file; for a server name its driver"
 	for _, dsn := range []string{
 		"postgres://bob:" + canary + "@db/x", "postgres://db/x?password=" + canary, "bob:" + canary + "@tcp(db:3306)/x", "b:" + canary + "/7@db",
 		"host=db user=bob password=" + canary, "host=db PASSWORD = '" + canary + "'", "postgres://bob:${TOKEN}@db/x",

@@ -18,6 +18,10 @@ type Options struct {
 	// StoreDrivers and LockDrivers are the names that this program knows, such as
 	// locks.Registry.Names; the lock driver store is always known. Default any.
 	StoreDrivers, LockDrivers []string
+	// CheckStore tells what is wrong with the settings of a driver on a server, as a
+	// Validate does, and connects to nothing. Default: nobody looks at them before the
+	// store is opened.
+	CheckStore func(Store) error
 	// CheckLocks checks the part of the file that is the lock driver's own: it decodes
 	// it and tells what cannot work, as a Validate does, and connects to nothing.
 	// Default: nobody looks at that part before the driver is opened.

@@ -114,7 +114,7 @@ func TestYAMLLoads(t *testing.T) {
 	found := blocks(t, "yaml")
 	for _, b := range found {
 		l, err := configs.Parse(b.file, []byte(b.text), configs.Options{
-			StoreDrivers: []string{"sqlite"},
+			StoreDrivers: []string{"sqlite", "postgres", "mariadb", "mysql"},
 			Env:          func(string) (string, bool) { return "set", true },
 			ReadFile:     func(string) ([]byte, error) { return []byte("read"), nil },
 		})

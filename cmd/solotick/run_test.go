@@ -32,6 +32,17 @@ func awaitFile(t *testing.T, path string, n int) {
 	t.Fatalf("%s has not got %d lines", path, n)
 }
 
+// awaitThere waits until the file is there.
+func awaitThere(t *testing.T, path string) {
+	t.Helper()
+	for range waiting(t) {
+		if _, err := os.Stat(path); err == nil {
+			return
+		}
+	}
+	t.Fatalf("there is no %s", path)
+}
+
 func solotick(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("solotick", args...)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -220,11 +219,7 @@ jobs:
   - {name: tick, cron: "@every 1s", exec: [touch, %q]}
 `, s.Addr, s.DB, s.Name+":", filepath.Join(dir, "ran")))
 	worker := start(t, dir, "run", "-c", config)
-	for range waiting(t) {
-		if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
-			break
-		}
-	}
+	awaitThere(t, filepath.Join(dir, "ran"))
 	list := start(t, dir, "locks", "list", "-c", config)
 	if code := list.wait(); code != 0 {
 		t.Errorf("locks list: exit code %d", code)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/solotick/solotick/configs"
 	"github.com/solotick/solotick/configs/transport"
+	"github.com/solotick/solotick/internal/sqldialect"
 	"github.com/solotick/solotick/leader"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
@@ -169,18 +170,38 @@ func (s *site) openLockDriver(ctx context.Context) (driver.Driver, error) {
 		return nil, err
 	}
 	if s.loaded.Store.Migrate() {
-		return d, d.Migrate(ctx)
+		if err := s.migrateLocks(ctx, d); err != nil {
+			return nil, err
+		}
+	}
+	if b, ok := serverOf(s.loaded.Store.Driver); ok {
+		return s.serverLocks(b)
 	}
 	return d, nil
+}
+
+func (s *site) migrateLocks(ctx context.Context, d *sqllock.Driver) error {
+	ctx, cancel := context.WithTimeout(ctx, migrateTimeout)
+	defer cancel()
+	err := d.Migrate(ctx)
+	dialect, unknown := sqldialect.For(s.db)
+	if unknown == nil && dialect.Classify(err) == sqldialect.Unavailable {
+		return fmt.Errorf("%w: %w", locks.ErrUnavailable, err)
+	}
+	return explainMigration(err)
 }
 
 // decodeLocks decodes the chosen driver's own part. ZooKeeper ties the TTL of a lock
 // to its session, so a session that the file does not name is made for the TTL.
 func (s *site) decodeLocks(into any) error {
 	err := s.loaded.Locks.Decode(into)
-	if zk, ok := into.(*zklock.PluginConfig); ok && zk.SessionTimeout == 0 {
+	zk, ok := into.(*zklock.PluginConfig)
+	if ok && zk.SessionTimeout == 0 {
 		ttl := cmp.Or(s.loaded.Locks.TTL, defaultTTL)
 		zk.SessionTimeout = min(ttl, cmp.Or(s.ttl, ttl)) * 3 / 2
+	}
+	if ok && s.patient && zk.ConnectTimeout == 0 {
+		zk.ConnectTimeout = -1
 	}
 	return err
 }

@@ -76,7 +76,7 @@ Exit codes: 0 the file is good, 2 it is not.`,
 		c := checked{File: file, Problems: []problem{}, Warnings: []problem{}, Jobs: []checkedJob{}}
 		loaded, err := load(file)
 		if err == nil {
-			_, err = loaded.BuildJobs(jobKinds(nil, nil)) // the statements of sql jobs are looked at here
+			_, err = loaded.BuildJobs(jobKinds((&site{loaded: loaded}).sqlRules(), nil, nil)) // the statements of sql jobs are looked at here
 		}
 		var problems strictyaml.Problems
 		switch {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/solotick/solotick/configs"
+	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/internal/sqldialect"
 	"github.com/solotick/solotick/store/gormstore/sqlitedb"
 )
@@ -105,19 +107,24 @@ func newMigrateSQL() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sql",
 		Short: "Print the schema as a script",
-		Long: `Print the schema as a script, for those who run migrations by hand.
+		Long: `Print the schema as a script for an empty database, for those who run migrations
+by hand. It connects to nothing.
 
 ` + defaultFileHelp,
-		Example: `  solotick migrate sql > schema.sql`,
+		Example: `  solotick migrate sql -c solotick.yaml > schema.sql
+  solotick migrate sql --driver postgres > schema.sql`,
 	}
 	file := fileFlag(cmd)
+	drv := &choice{allowed: storeDrivers()}
+	cmd.Flags().Var(drv, "driver", "the database (default: that of the file)")
+	complete(cmd, "driver", drv.allowed...)
 	cmd.RunE = interruptible(func(ctx context.Context, cmd *cobra.Command, _ []string) error {
 		site, err := openSite(cmd, *file)
 		if err != nil {
 			return err
 		}
 		defer site.close()
-		script, err := site.schemaSQL(ctx)
+		script, err := site.schemaSQL(ctx, cmp.Or(drv.value, site.loaded.Store.Driver))
 		if err != nil {
 			return err
 		}
@@ -133,14 +140,16 @@ func (s *site) migrate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := st.Migrate(ctx); err != nil || s.loaded.Locks.Driver != configs.LocksInStore {
+	up, cancel := context.WithTimeout(ctx, migrateTimeout)
+	defer cancel()
+	if err := st.Migrate(up); err != nil || s.loaded.Locks.Driver != configs.LocksInStore {
 		return err
 	}
 	d, err := s.storeLocks(ctx)
 	if err != nil {
 		return err
 	}
-	return d.Migrate(ctx)
+	return d.Migrate(up)
 }
 
 // schemas tells where all tables stand.
@@ -152,6 +161,8 @@ func (s *site) schemas(ctx context.Context) ([]sqldialect.Status, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
 	status, err := st.MigrationStatus(ctx)
 	if err != nil || s.loaded.Locks.Driver != configs.LocksInStore {
 		return []sqldialect.Status{status}, err
@@ -164,20 +175,14 @@ func (s *site) schemas(ctx context.Context) ([]sqldialect.Status, error) {
 	return []sqldialect.Status{status, more}, err
 }
 
-// schemaSQL is the script for all tables. It comes from a database that is thrown
-// away, so that the real one need not exist.
-func (s *site) schemaSQL(ctx context.Context) (script string, err error) {
-	dir, err := os.MkdirTemp("", "solotick-schema-")
+// schemaSQL is the script for all tables on a database of that driver. The real one
+// need not exist.
+func (s *site) schemaSQL(ctx context.Context, driver string) (script string, err error) {
+	scratch, end, err := s.scratch(driver)
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	scratch := &site{file: s.file, loaded: s.loaded}
-	//nolint:contextcheck // Open bounds itself
-	if scratch.db, err = sqlitedb.Open(filepath.Join(dir, "scratch.db"), nil); err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, sqlitedb.Close(scratch.db)) }()
+	defer func() { err = errors.Join(err, end()) }()
 	st, err := scratch.gormStore(ctx)
 	if err != nil {
 		return "", err
@@ -190,4 +195,23 @@ func (s *site) schemaSQL(ctx context.Context) (script string, err error) {
 		return "", err
 	}
 	return st.MigrationSQL() + "\n" + d.MigrationSQL(), nil
+}
+
+// scratch is the site with a database to throw away: a server that nothing is sent to,
+// or a file that end removes.
+func (s *site) scratch(driver string) (scratch *site, end func() error, err error) {
+	scratch = &site{file: s.file, loaded: s.loaded}
+	if b, ok := serverOf(driver); ok {
+		scratch.db, end, err = b.open(sqldialect.ServerConfig{DSN: secret.New(b.nowhere)})
+		return scratch, end, err
+	}
+	dir, err := os.MkdirTemp("", "solotick-schema-")
+	if err != nil {
+		return nil, nil, err
+	}
+	remove := func() error { return os.RemoveAll(dir) }
+	if scratch.db, err = sqlitedb.Open(filepath.Join(dir, "scratch.db"), nil); err != nil {
+		return nil, nil, errors.Join(err, remove())
+	}
+	return scratch, func() error { return errors.Join(sqlitedb.Close(scratch.db), remove()) }, nil
 }

@@ -14,10 +14,13 @@ import (
 
 	"github.com/solotick/solotick/configs"
 	"github.com/solotick/solotick/idempotent"
+	"github.com/solotick/solotick/leader"
+	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/scheduler/cronspec"
 	"github.com/solotick/solotick/scheduler/execjob"
 	"github.com/solotick/solotick/scheduler/sqljob"
+	"github.com/solotick/solotick/store/gormstore"
 )
 
 func newRun() *cobra.Command {
@@ -32,6 +35,9 @@ SIGTERM or SIGINT lets the runs in progress finish, for at most
 scheduler.drain_timeout; a second one ends them at once. The file is read again
 when it changes and on SIGHUP: its degradation part takes effect at once, other
 changes are reported and need a restart. A file that is not good changes nothing.
+
+A store or lock backend on a server that cannot be reached is waited for, with a
+line in the log for every try.
 
 Exit codes: 0 stopped as asked, 1 failed, or runs had to be abandoned, 2 bad
 arguments or configuration.`,
@@ -55,6 +61,7 @@ arguments or configuration.`,
 		}
 		log := newLogger(cmd.ErrOrStderr(), site.loaded.Log)
 		slog.SetDefault(log) // backends log there
+		site.patient = true
 		w := &worker{site: site, log: log}
 		return w.run(ctx)
 	}
@@ -83,8 +90,8 @@ func (w *worker) run(ctx context.Context) error {
 	defer signal.Stop(stop)
 	defer signal.Stop(hup)
 
-	s, err := w.scheduler(ctx)
-	if err != nil {
+	s, err := w.assemble(ctx, stop)
+	if s == nil || err != nil {
 		return err
 	}
 	w.log.InfoContext(ctx, "worker starts", "version", readVersion().Version, "file", w.site.file, "namespace", w.site.namespace(), "tzdata", cronspec.TZDataVersion())
@@ -126,15 +133,20 @@ func (w *worker) drain(ctx context.Context, s *scheduler.Scheduler, stop <-chan 
 
 // scheduler builds the scheduler that the file describes.
 func (w *worker) scheduler(ctx context.Context) (*scheduler.Scheduler, error) {
-	st, err := w.site.openStore(ctx)
+	st, err := w.openStore(ctx)
 	if err != nil {
 		return nil, err
 	}
-	locker, elector, err := w.site.gateDeps(ctx)
+	var locker *locks.Locker
+	var elector *leader.Elector
+	err = w.await(ctx, "lock backend", func() (err error) {
+		locker, elector, err = w.site.gateDeps(ctx)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	jobs, err := w.site.loaded.BuildJobs(jobKinds(idempotent.New(st), w.log))
+	jobs, err := w.site.loaded.BuildJobs(jobKinds(w.site.sqlRules(), idempotent.New(st), w.log))
 	if err != nil {
 		return nil, usageError(err)
 	}
@@ -148,14 +160,26 @@ func (w *worker) scheduler(ctx context.Context) (*scheduler.Scheduler, error) {
 	return s, nil
 }
 
+// openStore is the site's, and waits for a server.
+func (w *worker) openStore(ctx context.Context) (st *gormstore.Store, err error) {
+	if !w.site.loaded.Store.OnServer() {
+		return w.site.openStore(ctx)
+	}
+	err = w.await(ctx, "store", func() error {
+		st, err = w.site.openStore(ctx)
+		return err
+	})
+	return st, err
+}
+
 // jobKinds makes the handlers of jobs that need no Go. A nil guard makes handlers
 // to be checked, not to be called.
-func jobKinds(guard *idempotent.Guard, log *slog.Logger) configs.Kinds {
+func jobKinds(rules sqljob.Dialect, guard *idempotent.Guard, log *slog.Logger) configs.Kinds {
 	return configs.Kinds{Exec: func(cfg execjob.Config, deps execjob.Deps) (scheduler.Handler, error) {
 		deps.Logger = log
 		return execjob.New(cfg, deps)
 	}, SQL: func(statements string) (scheduler.Handler, error) {
-		return sqljob.New(sqljob.SQLite, statements, guard)
+		return sqljob.New(rules, statements, guard)
 	}}
 }
 

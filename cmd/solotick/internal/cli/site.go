@@ -41,6 +41,10 @@ type site struct {
 	locker *locks.Locker
 	ttl    time.Duration  // of the one lease that is to be taken; 0 for that of the file
 	closed []func() error // what to close, in the order of opening
+
+	// patient: a lock backend that can be opened before it answers is not waited for,
+	// so that the degradation mode says what happens meanwhile.
+	patient bool
 }
 
 // fileFlag adds -c to a command.
@@ -84,7 +88,7 @@ func openSite(cmd *cobra.Command, file string) (*site, error) {
 
 // known is what this program can open.
 func known() configs.Options {
-	return configs.Options{StoreDrivers: []string{storeDriver}, LockDrivers: lockDrivers(), CheckLocks: checkLocks}
+	return configs.Options{StoreDrivers: storeDrivers(), LockDrivers: lockDrivers(), CheckStore: checkStore, CheckLocks: checkLocks}
 }
 
 func load(file string) (*configs.Loaded, error) {
@@ -128,15 +132,18 @@ func processLabel() string {
 	return fmt.Sprintf("%s:%d", host, os.Getpid())
 }
 
-const storeDriver = sqliteDriver
-
-// openDB opens the database, creating its file.
+// openDB opens the database: a file is created, and to a server nothing is sent.
 func (s *site) openDB(ctx context.Context) (*gorm.DB, error) {
 	if s.db != nil {
 		return s.db, nil
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	if b, ok := serverOf(s.loaded.Store.Driver); ok {
+		db, err := s.openServer(b)
+		s.db = db
+		return db, err
 	}
 	db, err := sqlitedb.Open(s.loaded.Store.DSN.Reveal(), nil) //nolint:contextcheck // Open bounds itself
 	if err != nil {
@@ -147,9 +154,12 @@ func (s *site) openDB(ctx context.Context) (*gorm.DB, error) {
 	return db, nil
 }
 
-// mustExist refuses to look into a database that nobody has made: opening it would
-// make it.
+// mustExist refuses to look into a file that nobody has made: opening it would make
+// it.
 func (s *site) mustExist() error {
+	if s.loaded.Store.OnServer() {
+		return nil
+	}
 	return exists(s.loaded.Store.DSN.Reveal(), "there is no database yet: a worker makes it, or 'solotick migrate up'")
 }
 
@@ -201,10 +211,7 @@ func (s *site) openStore(ctx context.Context) (*gormstore.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.loaded.Store.Migrate() {
-		return st, st.Migrate(ctx)
-	}
-	return st, st.CheckSchema(ctx)
+	return st, s.prepare(ctx, st)
 }
 
 // readStore is the store to look into. It makes nothing.
@@ -216,7 +223,7 @@ func (s *site) readStore(ctx context.Context) (store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return st, st.CheckSchema(ctx)
+	return st, look(ctx, st)
 }
 
 // close closes what was opened, the last first. What it cannot close ends with the
