@@ -210,6 +210,10 @@ func (l *Locker) Close(ctx context.Context) error {
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.cfg.ReleaseTimeout)
 	defer cancel()
 	l.awaitSettled(grace)
+	l.mu.Lock()
+	l.renewal.stop()
+	l.guard.stop()
+	l.mu.Unlock()
 
 	var err error
 	if left+orphans > 0 {

@@ -61,8 +61,8 @@ func (e *Lease) Release(ctx context.Context) error {
 
 // giveUp gives the key back, whatever levels there are.
 func (l *Locker) giveUp(ctx context.Context, g *grant) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.cfg.ReleaseTimeout)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx)
+	start := time.Now()
 
 	l.mu.Lock()
 	aside := g.setAside()
@@ -82,8 +82,7 @@ func (l *Locker) giveUp(ctx context.Context, g *grant) error {
 	defer l.done()
 	n.tell()
 
-	start := time.Now()
-	out, err := l.sendRelease(ctx, g, lost, idle)
+	out, err := l.sendRelease(ctx, start.Add(l.cfg.ReleaseTimeout), g, lost, idle)
 	if err != nil || out != driver.ReleasedOK {
 		aside.releaseErr = &ReleaseError{Key: g.s.key, Fence: g.fence, Outcome: out, Err: err}
 	}
@@ -99,15 +98,17 @@ func (l *Locker) giveUp(ctx context.Context, g *grant) error {
 }
 
 // sendRelease returns the outcome, or 0 and why it is unknown.
-func (l *Locker) sendRelease(ctx context.Context, g *grant, lost error, idle <-chan struct{}) (driver.Released, error) {
+func (l *Locker) sendRelease(ctx context.Context, end time.Time, g *grant, lost error, idle <-chan struct{}) (driver.Released, error) {
 	if l.working.Err() != nil {
 		return 0, ErrClosed
 	}
 	if idle != nil {
+		wait, cancel := context.WithDeadline(ctx, end)
+		defer cancel()
 		select {
 		case <-idle:
-		case <-ctx.Done():
-			return 0, &UnavailableError{Key: g.s.key, Op: OpRenew, Err: context.Cause(ctx)}
+		case <-wait.Done():
+			return 0, &UnavailableError{Key: g.s.key, Op: OpRenew, Err: context.Cause(wait)}
 		}
 	}
 	l.mu.Lock()
@@ -117,7 +118,7 @@ func (l *Locker) sendRelease(ctx context.Context, g *grant, lost error, idle <-c
 	retry := backoff.Policy{Base: timeout / 20, Max: timeout}
 	applied := false
 	for try := 0; ; try++ {
-		call, cancel := context.WithTimeout(ctx, timeout)
+		call, cancel := context.WithDeadline(ctx, earlier(time.Now().Add(timeout), end))
 		out, err := l.d.Release(call, g.hold())
 		cancel()
 		if err == nil {
@@ -130,10 +131,18 @@ func (l *Locker) sendRelease(ctx context.Context, g *grant, lost error, idle <-c
 		}
 		l.observe(EventUnknown{Key: g.s.key, Op: OpRelease, Err: err})
 		applied = applied || !driver.IsNotApplied(err)
-		if lost != nil || backoff.Wait(ctx, retry.Delay(try)) != nil {
+		pause := retry.Delay(try)
+		if lost != nil || time.Until(end) <= pause || backoff.Wait(ctx, pause) != nil {
 			return 0, err
 		}
 	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func isNotOurs(err error) bool {

@@ -31,7 +31,9 @@ func (l *Locker) schedule(g *grant) {
 	l.fireAt(l.born.Add(g.due))
 }
 
-// unschedule takes a lease out. The caller holds mu.
+// unschedule takes a lease out. The alarms stay set, and ring in vain once: to set
+// them anew for each of many short leases would wake the runtime's poller each time.
+// The caller holds mu.
 func (l *Locker) unschedule(g *grant) {
 	last := len(l.grants) - 1
 	moved := l.grants[last]
@@ -39,10 +41,6 @@ func (l *Locker) unschedule(g *grant) {
 	moved.index = g.index
 	l.grants = l.grants[:last]
 	g.index = -1
-	if last == 0 {
-		l.renewal.stop()
-		l.guard.stop()
-	}
 }
 
 // fireAt makes the timer fire at t at the latest. The caller holds mu.

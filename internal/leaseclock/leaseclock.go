@@ -19,6 +19,20 @@ func Now() Instant {
 	return Instant{at: at, lead: lead(at)}
 }
 
+// Start returns the present instant for a lease to count from. It is cheaper than Now:
+// the lead may be one that was measured within the last second of Go's clock. If the
+// machine was suspended since then, the lease looks older than it is, never younger.
+func Start() Instant {
+	at := time.Now()
+	if lead, ok := recentLead(at); ok {
+		return Instant{at: at, lead: lead}
+	}
+	return Instant{at: at, lead: lead(at)}
+}
+
+// recent is how old, by Go's clock, the lead of a Start may be.
+const recent = time.Second
+
 // Elapsed is the time since i, suspension included.
 func (i Instant) Elapsed() time.Duration { return Now().Since(i) }
 

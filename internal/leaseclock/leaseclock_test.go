@@ -45,6 +45,23 @@ func TestLeadIsSteady(t *testing.T) {
 	}
 }
 
+// A lease that counts from Start never looks younger than one that counts from Now.
+func TestStartIsNeverLater(t *testing.T) {
+	for range 100 {
+		before := Now()
+		if late := Start().lead - before.lead; late > noise {
+			t.Fatalf("the lead of Start is %v ahead", late)
+		}
+	}
+	synctest.Test(t, func(*testing.T) {
+		start := Start()
+		time.Sleep(time.Hour)
+		if got := start.Elapsed(); got != time.Hour {
+			t.Fatalf("Elapsed = %v, want 1h exactly", got)
+		}
+	})
+}
+
 func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		sent := Now()
