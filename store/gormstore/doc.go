@@ -27,7 +27,7 @@
 //
 // Statements per call, counted by the tests on every database: Claim 4 for up to 500
 // runs (3 where none of them starts, 2 where nothing is to be written), Fetch 2 for runs without an active key,
-// FinishTx 1, Survey 2, Heartbeat 1 for up to 1,000 runs (2 on MySQL and MariaDB, whose
+// FinishTx 1 (2 where it sends the run back to be tried again), Survey 2, Heartbeat 1 for up to 1,000 runs (2 on MySQL and MariaDB, whose
 // UPDATE returns nothing). A Fetch or TakeOver that finds nothing costs 1 statement
 // outside of a transaction on SQLite, and 2 within one on servers.
 //

@@ -100,7 +100,7 @@ func validateKey(key string) error {
 
 // replay ends as the stored run did.
 func (o *onceRun) replay(e store.Execution) error {
-	out := parseOutcome(e.Result)
+	out := outcomeOf(e)
 	ended := instant(e.Finished)
 	warn(o.command.Stderr, "%s has run before: %s at %s on %s, attempt %d", e.Key, out.describe(e), ended, e.OwnerLabel, e.Attempt)
 	if out.Truncated {

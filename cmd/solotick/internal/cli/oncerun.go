@@ -32,6 +32,24 @@ func parseOutcome(result []byte) outcome {
 	return o
 }
 
+// outcomeOf is what a run left behind. The exit code outlives the output, which is
+// pruned first.
+func outcomeOf(e store.Execution) outcome {
+	o := parseOutcome(e.Result)
+	if code := 0; o.ExitCode == nil && e.ErrorCode == exitErrorCode {
+		if _, err := fmt.Sscanf(e.ErrorText, exitErrorText, &code); err == nil {
+			o.ExitCode = &code
+		}
+	}
+	return o
+}
+
+// How the error of a command that ended with another code than 0 is kept.
+const (
+	exitErrorCode = "exit"
+	exitErrorText = "exit code %d"
+)
+
 func (o outcome) describe(e store.Execution) string {
 	switch {
 	case o.ExitCode != nil:
@@ -116,7 +134,7 @@ func (o *onceRun) work(ctx context.Context, exec store.Execution, sent leasecloc
 	case code != 0 && result.Signaled != nil:
 		f.State, f.ErrorCode, f.ErrorText = store.StatePending, "stopped", "stopped by signal: "+result.Signaled.String()
 	case code != 0:
-		f.State, f.ErrorCode, f.ErrorText = store.StateFailed, "exit", "exit code "+strconv.Itoa(code)
+		f.State, f.ErrorCode, f.ErrorText = store.StateFailed, exitErrorCode, fmt.Sprintf(exitErrorText, code)
 	}
 	if f.State != store.StatePending {
 		var err error
