@@ -375,7 +375,7 @@ func (l *Locker) ask(ctx context.Context, s *slot, w wanted) (*grant, error) {
 	start := time.Now()
 	unknown := false
 	for try := 1; ; try++ {
-		sent := leaseclock.Now()
+		sent := leaseclock.Start()
 		call, cancel := context.WithTimeout(ctx, min(w.t.request, 2*w.t.request-time.Since(start)))
 		g, raw := l.d.Acquire(call, req)
 		err := l.judge(ctx, call, req, raw)
