@@ -121,3 +121,17 @@ func TestTurn(t *testing.T) {
 		t.Fatal("giving up after being sent away left something behind")
 	}
 }
+
+// late is a context whose deadline has passed and whose timer has not fired yet.
+type late struct{ context.Context }
+
+func (late) Deadline() (time.Time, bool) { return time.Now().Add(-time.Millisecond), true }
+
+// A connection that obeys its caller's deadline may be a moment earlier than the
+// context: the caller hears of its deadline all the same.
+func TestDeadlineIsToldBeforeTheContextKnows(t *testing.T) {
+	err := new(Locker).unavailable(late{t.Context()}, t.Context(), OpAcquire, "k", errors.New("i/o timeout"))
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrUnavailable) {
+		t.Error(err)
+	}
+}

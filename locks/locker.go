@@ -294,11 +294,14 @@ func (l *Locker) observe(e Event) {
 // call that is not one of ctx is the Locker's own timeout, and must not look like
 // the caller's.
 func (l *Locker) unavailable(ctx, call context.Context, op Op, key string, err error) error {
+	end, bounded := ctx.Deadline()
 	switch {
 	case ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled):
 		return fmt.Errorf("locks: %v %q: %w", op, key, ctxError(ctx))
 	case ctx.Err() != nil:
 		err = errors.Join(ctxError(ctx), err)
+	case bounded && !time.Now().Before(end): // the connection's timer was first; that of ctx is about to fire
+		err = errors.Join(context.DeadlineExceeded, err)
 	case call.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
 		err = fmt.Errorf("no answer in time (%v)", err) //nolint:errorlint // it must not match
 	}
