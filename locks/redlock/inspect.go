@@ -95,17 +95,24 @@ func (d *Driver) look(ctx context.Context, n *node, keys []string) (map[string]d
 }
 
 // agreed returns the holders that a majority of nodes knows, in key order, with
-// the shortest remaining time and the highest fence of them.
+// the shortest remaining time, and the fence that a majority has: a node that granted
+// late may still have a higher number of its own. Before a majority has one, it is the
+// highest.
 func (d *Driver) agreed(nodes []map[string]driver.Holder) []driver.Holder {
 	type grant struct {
 		key   string
 		token driver.Token
 	}
 	count := map[grant]int{}
+	fences := map[grant]map[int64]int{}
 	holders := map[grant]driver.Holder{}
 	for _, node := range nodes {
 		for key, h := range node {
 			g := grant{key, h.Token}
+			if fences[g] == nil {
+				fences[g] = map[int64]int{}
+			}
+			fences[g][h.Fence]++
 			if x, ok := holders[g]; ok {
 				h.Fence, h.Remaining = max(h.Fence, x.Fence), min(h.Remaining, x.Remaining)
 			}
@@ -115,9 +122,16 @@ func (d *Driver) agreed(nodes []map[string]driver.Holder) []driver.Holder {
 	}
 	var out []driver.Holder
 	for g, n := range count {
-		if n >= d.quorum {
-			out = append(out, holders[g])
+		if n < d.quorum {
+			continue
 		}
+		h := holders[g]
+		for fence, n := range fences[g] {
+			if n >= d.quorum {
+				h.Fence = fence
+			}
+		}
+		out = append(out, h)
 	}
 	slices.SortFunc(out, func(a, b driver.Holder) int { return strings.Compare(a.Key, b.Key) })
 	return out
