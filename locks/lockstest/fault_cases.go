@@ -32,8 +32,18 @@ var once = []Fault{
 	{Kind: Swallow, Times: 1},
 }
 
+// failing is a process whose leases last, and whose requests end soon.
+func (b *bench) failing(cfg locks.Config) process {
+	b.Helper()
+	cfg.TTL, cfg.RequestTimeout = max(b.h.TTL, 5*time.Minute), b.h.TTL/2
+	return b.processWith(cfg)
+}
+
+// slow is what a starved machine may add to a bound that keeps a call from hanging.
+const slow = 15 * time.Second
+
 func unknownAcquire(b *bench) {
-	p, other := b.process(), b.process()
+	p, other := b.failing(locks.Config{}), b.steady()
 	for _, fault := range once {
 		if fault.Kind == Refuse {
 			continue // known, and not settled by a repeat
@@ -41,7 +51,7 @@ func unknownAcquire(b *bench) {
 		key := b.key("k")
 		p.Arm(Acquire, fault)
 		lease := b.try(p, key)
-		if left := time.Until(lease.ValidUntil()); left < b.h.TTL/2 {
+		if left := time.Until(lease.ValidUntil()); !b.h.Sessions && left < p.Config().TTL/2 {
 			b.Errorf("kind %d: %v left right after the grant", fault.Kind, left)
 		}
 		_, err := other.TryAcquire(b.within(b.patience()), key)
@@ -52,8 +62,8 @@ func unknownAcquire(b *bench) {
 }
 
 func acquireStaysUnknown(b *bench) {
-	// A TTL long enough that only the reaper can free the key in time.
-	p, other := b.processWith(locks.Config{TTL: max(b.h.TTL, 5*time.Minute), RequestTimeout: b.h.TTL / 2}), b.process()
+	// Its TTL is so long that only the reaper can free the key in time.
+	p, other := b.failing(locks.Config{}), b.steady()
 	for _, kind := range []Kind{ErrorBefore, ErrorAfter, BlackHole, Swallow} {
 		key := b.key("k")
 		p.Arm(Acquire, Fault{Kind: kind})
@@ -63,19 +73,20 @@ func acquireStaysUnknown(b *bench) {
 		}
 		p.Heal()
 		b.release(b.acquire(other, key))
-		b.release(b.try(p, key))
+		b.release(b.acquire(p, key))
 	}
 }
 
 func failedRenewal(b *bench) {
-	other := b.process()
+	other := b.steady()
 	leases := make([]*locks.Lease, len(once))
+	ttl := 3 * b.h.TTL // leaves a slow machine the time for another renewal
 	for i, fault := range once {
-		p := b.process()
-		leases[i] = b.try(p, b.key(fmt.Sprint(i)))
+		p := b.processWith(locks.Config{TTL: ttl, RenewInterval: ttl / 4})
+		leases[i] = b.acquire(p, b.key(fmt.Sprint(i)))
 		p.Arm(Renew, fault)
 	}
-	for end := time.Now().Add(5 * b.h.TTL); time.Now().Before(end); b.sleep(b.h.TTL / 5) {
+	for end := time.Now().Add(ttl * 3 / 2); time.Now().Before(end); b.sleep(b.h.TTL / 5) {
 		for _, lease := range leases {
 			_, err := other.TryAcquire(b.within(b.patience()), lease.Key())
 			b.wantHeld(err)
@@ -91,9 +102,9 @@ func failedRenewal(b *bench) {
 }
 
 func unknownRelease(b *bench) {
-	p, other := b.process(), b.process()
+	p, other := b.failing(locks.Config{}), b.steady()
 	for _, fault := range once {
-		lease := b.try(p, b.key("k"))
+		lease := b.acquire(p, b.key("k"))
 		p.Arm(Release, fault)
 		b.release(lease)
 		b.release(b.try(other, lease.Key()))
@@ -101,17 +112,17 @@ func unknownRelease(b *bench) {
 }
 
 func releaseStaysUnknown(b *bench) {
-	cfg := locks.Config{TTL: max(b.h.TTL, 5*time.Minute), RequestTimeout: b.h.TTL / 2, ReleaseTimeout: b.h.TTL / 2}
-	p, other := b.processWith(cfg), b.process()
+	cfg := locks.Config{ReleaseTimeout: b.h.TTL / 2}
+	p, other := b.failing(cfg), b.steady()
 	for _, kind := range []Kind{Refuse, ErrorBefore, ErrorAfter, BlackHole, Swallow} {
-		lease := b.try(p, b.key("k"))
+		lease := b.acquire(p, b.key("k"))
 		p.Arm(Release, Fault{Kind: kind})
 		start := time.Now()
 		err := lease.Release(context.Background())
 		if !errors.Is(err, locks.ErrUnavailable) || errors.Is(err, locks.ErrLost) {
 			b.Fatalf("kind %d: Release = %v", kind, err)
 		}
-		if took := time.Since(start); took > cfg.ReleaseTimeout+time.Second {
+		if took := time.Since(start); took > cfg.ReleaseTimeout+slow {
 			b.Errorf("kind %d: Release took %v", kind, took)
 		}
 		p.Heal()
@@ -120,11 +131,10 @@ func releaseStaysUnknown(b *bench) {
 }
 
 func cutOffHolder(b *bench) {
-	other := b.process()
+	other := b.steady()
 	for _, kind := range []Kind{BlackHole, Deaf, Refuse, ErrorBefore} {
-		// A margin for a test machine that is busy with other things.
-		p := b.processWith(locks.Config{Margin: b.h.TTL / 5, RenewInterval: b.h.TTL / 4})
-		lease := b.try(p, b.key("k"))
+		p := b.processWith(b.wideMargin())
+		lease := b.acquire(p, b.key("k"))
 		work, cancel := lease.Context(context.Background())
 		p.Arm(Renew, Fault{Kind: kind})
 		b.toldBefore(other, lease)
@@ -133,20 +143,38 @@ func cutOffHolder(b *bench) {
 		}
 		cancel()
 		p.Heal()
-		b.release(b.try(p, lease.Key())) // the same object gets it again
+		b.release(b.acquire(p, lease.Key())) // the same object gets it again
 	}
 }
 
+// wideMargin has a margin for a test machine that is busy with other things.
+func (b *bench) wideMargin() locks.Config {
+	return locks.Config{TTL: b.h.TTL, Margin: b.h.TTL * 7 / 20, RenewInterval: b.h.TTL / 5}
+}
+
 // toldBefore lets other look for the key as often as it can: when it gets it, the
-// holder must have been told.
+// lease must be over by its holder's clock, and the holder be told, as soon as a
+// timer of this process fires.
 func (b *bench) toldBefore(other process, lease *locks.Lease) {
 	b.Helper()
 	end := time.Now().Add(b.patience())
+	var until time.Time
+	var overdue <-chan struct{}
 	for {
+		if t := lease.ValidUntil(); !t.Equal(until) { // a renewal was on its way
+			until, overdue = t, b.overdue(t, 5*time.Second)
+		}
 		next, err := other.TryAcquire(b.within(b.patience()), lease.Key())
 		if err == nil {
-			if lease.Err() == nil || lease.Valid() {
-				b.Fatal("two holders")
+			if lease.Valid() {
+				b.Fatalf("two holders: the lease of the first lasts for another %v", time.Until(lease.ValidUntil()))
+			}
+			select {
+			case <-lease.Done():
+			case <-overdue:
+				if lease.Err() == nil {
+					b.Fatal("two holders: the first has not been told that its lease is over")
+				}
 			}
 			b.release(next)
 			break
@@ -157,25 +185,25 @@ func (b *bench) toldBefore(other process, lease *locks.Lease) {
 		}
 		b.sleep(b.h.TTL / 200)
 	}
-	b.wantLost(lease, time.Second, locks.ReasonUnavailable)
+	b.wantLost(lease, b.patience(), locks.ReasonUnavailable)
 }
 
 func silencedHolder(b *bench) {
 	d, cut, heal := b.h.Proxied(b)
 	b.Cleanup(heal)
-	p := b.processOn(d, locks.Config{TTL: b.h.TTL, Margin: b.h.TTL / 5, RenewInterval: b.h.TTL / 4})
-	lease := b.try(p, b.key("k"))
+	p := b.processOn(d, b.wideMargin())
+	lease := b.acquire(p, b.key("k"))
 	b.sleep(b.h.TTL)
 	if err := lease.Err(); err != nil {
 		b.Fatalf("lost over a healthy connection: %v", err)
 	}
 	cut()
-	b.toldBefore(b.process(), lease)
+	b.toldBefore(b.steady(), lease)
 	start := time.Now()
 	if _, err := p.TryAcquire(context.Background(), lease.Key()); !errors.Is(err, locks.ErrUnavailable) {
 		b.Errorf("TryAcquire over a silent connection = %v", err)
 	}
-	if took, bound := time.Since(start), 2*p.Config().RequestTimeout+time.Second; took > bound {
+	if took, bound := time.Since(start), 2*p.Config().RequestTimeout+slow; took > bound {
 		b.Errorf("TryAcquire took %v, want at most %v", took, bound)
 	}
 	heal()
@@ -183,8 +211,8 @@ func silencedHolder(b *bench) {
 }
 
 func cutOffCaller(b *bench) {
-	p, other := b.process(), b.process()
-	lease := b.try(p, b.key("mine"))
+	p, other := b.processWith(locks.Config{ReleaseTimeout: time.Second}), b.steady()
+	lease := b.acquire(p, b.key("mine"))
 	theirs := b.try(other, b.key("theirs"))
 	p.Cut()
 	for _, key := range []string{theirs.Key(), b.key("free")} {
@@ -193,7 +221,7 @@ func cutOffCaller(b *bench) {
 		if !errors.Is(err, locks.ErrUnavailable) || errors.Is(err, locks.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
 			b.Errorf("TryAcquire = %v, want unavailable and nothing else", err)
 		}
-		if took, bound := time.Since(start), 2*p.Config().RequestTimeout+time.Second; took > bound {
+		if took, bound := time.Since(start), 2*p.Config().RequestTimeout+slow; took > bound {
 			b.Errorf("TryAcquire took %v, want at most %v", took, bound)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), b.h.TTL/20)
@@ -202,7 +230,7 @@ func cutOffCaller(b *bench) {
 			b.Errorf("Acquire with a deadline = %v", err)
 		}
 		cancel()
-		if took := time.Since(start); took > b.h.TTL/20+time.Second {
+		if took := time.Since(start); took > b.h.TTL/20+slow {
 			b.Errorf("Acquire took %v after its context's %v", took, b.h.TTL/20)
 		}
 	}
@@ -210,7 +238,7 @@ func cutOffCaller(b *bench) {
 	if err := lease.Release(context.Background()); err == nil {
 		b.Error("Release of a silent backend went well")
 	}
-	if took := time.Since(start); took > p.Config().ReleaseTimeout+time.Second {
+	if took := time.Since(start); took > p.Config().ReleaseTimeout+slow {
 		b.Errorf("Release took %v", took)
 	}
 	if _, err := p.List(context.Background(), "", 1); !errors.Is(err, locks.ErrUnavailable) && !errors.Is(err, locks.ErrUnsupported) {
@@ -218,20 +246,20 @@ func cutOffCaller(b *bench) {
 	}
 	p.Heal()
 	b.release(b.acquire(p, lease.Key()))
-	_, err := p.TryAcquire(context.Background(), theirs.Key())
+	_, err := b.steady().TryAcquire(b.within(b.patience()), theirs.Key())
 	b.wantHeld(err)
 	b.release(theirs)
 }
 
 func pausedHolder(b *bench) {
-	p, other := b.process(), b.process()
+	p, other := b.process(), b.steady()
 	var high int64
 	write := func(fence int64) bool {
 		ok := fence >= high
 		high = max(high, fence)
 		return ok
 	}
-	stale := b.try(p, b.key("k"))
+	stale := b.acquire(p, b.key("k"))
 	if !write(stale.Fence()) {
 		b.Fatal("the holder's write was refused")
 	}
@@ -251,8 +279,8 @@ func pausedHolder(b *bench) {
 }
 
 func releaseAfterExpiry(b *bench) {
-	p, other := b.process(), b.process()
-	lease := b.try(p, b.key("k"))
+	p, other := b.process(), b.steady()
+	lease := b.acquire(p, b.key("k"))
 	p.Arm(Renew, Fault{Kind: Refuse})
 	next := b.acquire(other, lease.Key())
 	p.Heal()
@@ -264,7 +292,7 @@ func releaseAfterExpiry(b *bench) {
 	if n := p.Calls(Release) - before; n != 1 {
 		b.Errorf("%d release requests, want 1", n)
 	}
-	third := b.process()
+	third := b.steady()
 	_, err := third.TryAcquire(b.within(b.patience()), lease.Key())
 	b.wantHeld(err)
 	if !next.Valid() {

@@ -143,7 +143,7 @@ func (c testCase) asLong() testCase      { c.long = true; return c }
 // need a moment to end theirs.
 func wantGoroutines(t *testing.T, before int) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for {
 		n := runtime.NumGoroutine()
 		if n <= before {
@@ -200,10 +200,25 @@ type process struct {
 
 func (b *bench) process() process { return b.processWith(locks.Config{}) }
 
+// steady is a process whose leases a slow machine does not outlast and whose requests
+// it does not break off, for cases that are not about the end of time. It renews as
+// often as others.
+func (b *bench) steady() process {
+	if b.h.Sessions { // no lease is longer than the session
+		return b.process()
+	}
+	return b.processWith(locks.Config{
+		TTL: b.lastingTTL(), RenewInterval: b.h.TTL / 3, Margin: b.h.TTL/50 + 2*time.Millisecond, RequestTimeout: 20 * time.Second,
+	})
+}
+
 func (b *bench) processWith(cfg locks.Config) process {
 	b.Helper()
 	if cfg.TTL == 0 {
 		cfg.TTL = b.h.TTL
+	}
+	if cfg.ReleaseTimeout == 0 {
+		cfg.ReleaseTimeout = 20 * time.Second // who gives back is in no hurry here
 	}
 	if cfg.Label == "" {
 		b.n++
@@ -253,9 +268,9 @@ func (b *bench) try(p process, key string, opts ...locks.Option) *locks.Lease {
 	return lease
 }
 
-func (b *bench) acquire(p process, key string) *locks.Lease {
+func (b *bench) acquire(p process, key string, opts ...locks.Option) *locks.Lease {
 	b.Helper()
-	lease, err := p.Acquire(b.within(b.patience()), key)
+	lease, err := p.Acquire(b.within(b.patience()), key, opts...)
 	if err != nil {
 		b.Fatalf("Acquire: %v", err)
 	}
@@ -291,7 +306,8 @@ func (b *bench) wantLost(lease *locks.Lease, within time.Duration, reason locks.
 
 // sleep lets time pass, which is what some cases are about.
 func (b *bench) sleep(d time.Duration) {
-	<-b.within(d).Done()
+	t := time.NewTimer(d) // not within: what it leaves for the end of the case would count as a leak
+	<-t.C
 }
 
 // request is an acquire for a driver.
@@ -302,8 +318,38 @@ func (b *bench) request(key string) driver.Request {
 // lasting is a request of a grant that a slow machine does not outlast.
 func (b *bench) lasting(key string) driver.Request {
 	r := b.request(key)
-	r.TTL *= 20
+	r.TTL = b.lastingTTL()
 	return r
+}
+
+func (b *bench) lastingTTL() time.Duration { return max(20*b.h.TTL, time.Minute) }
+
+// grantAfter asks until an earlier grant has ended: a backend may be late with that.
+func (b *bench) grantAfter(d driver.Driver, r driver.Request) driver.Hold {
+	b.Helper()
+	for end := time.Now().Add(b.patience()); ; b.sleep(b.h.TTL / 50) {
+		g, err := d.Acquire(b.within(b.patience()), r)
+		if err == nil {
+			h := driver.Hold{Request: r, Fence: g.Fence}
+			if b.h.Sessions && r.TTL == b.lastingTTL() {
+				b.keep(d, h)
+			}
+			return h
+		}
+		var held *driver.HeldError
+		if !errors.As(err, &held) || time.Now().After(end) {
+			b.Fatalf("driver Acquire of %q: %v", r.Key, err)
+		}
+	}
+}
+
+// overdue is closed when timers that were due at t have fired for certain: whoever
+// asks it blames nobody for what a starved machine has not come to yet.
+func (b *bench) overdue(t time.Time, after time.Duration) <-chan struct{} {
+	due := make(chan struct{})
+	second := func() { time.AfterFunc(after/2, func() { close(due) }) }
+	time.AfterFunc(time.Until(t)+after/2, second)
+	return due
 }
 
 // grant asks a driver and insists.
@@ -316,7 +362,33 @@ func (b *bench) grant(d driver.Driver, r driver.Request) driver.Hold {
 	if g.Fence < 1 {
 		b.Fatalf("fence = %d, want at least 1", g.Fence)
 	}
-	return driver.Hold{Request: r, Fence: g.Fence}
+	h := driver.Hold{Request: r, Fence: g.Fence}
+	if b.h.Sessions && r.TTL == b.lastingTTL() {
+		b.keep(d, h)
+	}
+	return h
+}
+
+// keep renews a hold until the function is called or the case ends: what a session
+// lends is not for longer than the session.
+func (b *bench) keep(d driver.Driver, h driver.Hold) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var renewing sync.WaitGroup
+	end = func() { cancel(); renewing.Wait() }
+	b.Cleanup(end)
+	renewing.Go(func() {
+		tick := time.NewTicker(b.h.TTL / 4)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				_, _ = d.Renew(ctx, h) // a loss shows when it is given back
+			}
+		}
+	})
+	return end
 }
 
 // refused asks a driver and wants to hear who holds the key.

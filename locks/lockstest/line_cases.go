@@ -42,29 +42,9 @@ func (b *bench) line() *line {
 	l.hold = b.grant(l.holder, r)
 	l.unkeep = func() {}
 	if b.h.Sessions {
-		l.keep()
+		l.unkeep = b.keep(l.holder, l.hold)
 	}
 	return l
-}
-
-// keep renews the hold until it is given back or the case ends.
-func (l *line) keep() {
-	ctx, cancel := context.WithCancel(context.Background())
-	var renewing sync.WaitGroup
-	l.unkeep = func() { cancel(); renewing.Wait() }
-	l.Cleanup(l.unkeep)
-	renewing.Go(func() {
-		tick := time.NewTicker(l.h.TTL / 4)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				_, _ = l.holder.Renew(ctx, l.hold) // a loss shows when it is given back
-			}
-		}
-	})
 }
 
 // join puts r in line and calls then with the answer. It returns when r stands there.
@@ -74,10 +54,11 @@ func (l *line) join(ctx context.Context, d driver.Driver, r driver.Request, then
 	l.waiting++
 	l.wg.Go(func() { then(q.AcquireQueued(ctx, r)) })
 	i, ok := driver.As[driver.Inspector](l.holder)
-	for end := time.Now().Add(l.h.TTL/2 + 500*time.Millisecond); time.Now().Before(end); l.sleep(l.h.TTL / 50) {
-		if !ok {
-			continue // it must have arrived by then
-		}
+	if !ok {
+		l.sleep(l.h.TTL/2 + 500*time.Millisecond) // it must have arrived by then
+		return
+	}
+	for end := time.Now().Add(l.patience()); time.Now().Before(end); l.sleep(l.h.TTL / 50) {
 		if h, err := i.Inspect(l.within(l.patience()), l.key); err == nil && h.Waiters >= l.waiting {
 			return
 		}
@@ -96,8 +77,8 @@ func lineInOrder(b *bench) {
 	var order []int
 	last := l.hold.Fence
 	for i := range 5 {
-		d, r := b.driver(), b.request(l.key)
-		l.join(b.within(2*b.patience()), d, r, func(g driver.Grant, err error) {
+		d, r := b.driver(), b.lasting(l.key)
+		l.join(b.within(4*b.patience()), d, r, func(g driver.Grant, err error) {
 			if err != nil {
 				b.Errorf("waiter %d: %v", i, err)
 				return
@@ -152,7 +133,7 @@ func wholeGrantFromLine(b *bench) {
 		if _, err := other.Acquire(b.within(b.patience()), b.request(l.key)); err == nil {
 			break
 		}
-		if time.Since(g.From) > 2*ttl+2*time.Second {
+		if time.Since(g.From) > ttl+b.patience() {
 			b.Fatalf("still held %v after it began, for a TTL of %v", time.Since(g.From), ttl)
 		}
 		b.sleep(ttl / 50)
@@ -173,7 +154,7 @@ func waiterLeaves(b *bench) {
 		if !errors.Is(err, context.Canceled) {
 			b.Errorf("AcquireQueued of one that left = %v", err)
 		}
-		if took := time.Since(left); took > 5*time.Second {
+		if took := time.Since(left); took > b.patience() {
 			b.Errorf("left after %v", took)
 		}
 		if !driver.IsNotApplied(err) { // then the caller settles it
@@ -182,7 +163,7 @@ func waiterLeaves(b *bench) {
 			}
 		}
 	})
-	next, nr := b.driver(), b.request(l.key)
+	next, nr := b.driver(), b.lasting(l.key)
 	var waited sync.WaitGroup
 	waited.Add(1)
 	l.join(b.within(2*b.patience()), next, nr, func(g driver.Grant, err error) {
@@ -221,7 +202,7 @@ func deadWaiter(b *bench) {
 	defer end()
 	r := b.request(l.key)
 	l.join(ctx, dead, r, func(driver.Grant, error) {})
-	next, nr := b.driver(), b.request(l.key)
+	next, nr := b.driver(), b.lasting(l.key)
 	served := make(chan error, 1)
 	l.join(b.within(4*b.patience()), next, nr, func(g driver.Grant, err error) {
 		if err == nil {
@@ -260,8 +241,8 @@ func lossIsPushed(b *bench) {
 	if end == nil {
 		b.Skip("nothing here can end a grant")
 	}
-	h := b.grant(d, b.request(b.key("lost")))
-	kept := b.grant(d, b.request(b.key("kept")))
+	h := b.grant(d, b.lasting(b.key("lost")))
+	kept := b.grant(d, b.lasting(b.key("kept")))
 	lost, stop := w.WatchLoss(h)
 	defer stop()
 	keptLost, stopKept := w.WatchLoss(kept)
@@ -279,7 +260,7 @@ func lossIsPushed(b *bench) {
 	end(b, h.Key)
 	select {
 	case <-lost:
-	case <-b.within(b.h.TTL/2 + time.Second).Done():
+	case <-b.within(h.TTL / 2).Done():
 		b.Error("a loss was not pushed")
 	}
 	select {
@@ -292,7 +273,7 @@ func lossIsPushed(b *bench) {
 	defer stopOver()
 	select {
 	case <-over:
-	case <-b.within(b.h.TTL/2 + time.Second).Done():
+	case <-b.within(h.TTL / 2).Done():
 		b.Error("a watch that comes too late hears nothing")
 	}
 }

@@ -33,7 +33,7 @@ var lockerCases = []testCase{
 }
 
 func oneHolder(b *bench) {
-	ps := []process{b.process(), b.process(), b.process(), b.process()}
+	ps := []process{b.steady(), b.steady(), b.steady(), b.steady()}
 	key := b.key("k")
 	var last int64
 	for range 5 {
@@ -69,14 +69,15 @@ func oneHolder(b *bench) {
 		b.release(holder) // twice is once
 	}
 	for _, p := range ps {
-		if n := p.Calls(Acquire); n != 5 {
+		// A session's requests have a bound, and are repeated beyond it.
+		if n := p.Calls(Acquire); n != 5 && !b.h.Sessions {
 			b.Errorf("%d requests for 5 attempts, want one each", n)
 		}
 	}
 }
 
 func counterUnderLock(b *bench) {
-	ps := []process{b.process(), b.process()}
+	ps := []process{b.steady(), b.steady()}
 	key := b.key("k")
 	const each, rounds = 4, 8
 	var inside atomic.Int32
@@ -121,13 +122,13 @@ func counterUnderLock(b *bench) {
 }
 
 func manyNames(b *bench) {
-	p, other := b.process(), b.process()
+	p, other := b.steady(), b.steady()
 	const n = 100 // where each takes a connection, a server has about as many
 	leases := make([]*locks.Lease, n)
 	for i := range leases {
 		leases[i] = b.try(p, b.key(fmt.Sprint(i)))
 	}
-	before := p.Calls(Renew) // taking them may have lasted
+	before, start := p.Calls(Renew), time.Now() // taking them may have lasted
 	b.sleep(2 * b.h.TTL)
 	for i, lease := range leases {
 		if err := lease.Err(); err != nil {
@@ -135,8 +136,10 @@ func manyNames(b *bench) {
 		}
 	}
 	if _, ok := driver.As[driver.BatchRenewer](p.inner); ok {
-		if calls := p.Calls(Renew) - before; calls > 2*2*3+4 {
-			b.Errorf("%d renewal requests for %d leases in two TTLs", calls, n)
+		calls := p.Calls(Renew) - before
+		intervals := time.Since(start).Seconds() / p.Config().RenewInterval.Seconds()
+		if float64(calls) > 2*intervals+4 {
+			b.Errorf("%d renewal requests for %d leases in %.1f intervals", calls, n, intervals)
 		}
 	}
 	for i, lease := range leases {
@@ -158,9 +161,9 @@ func manyNames(b *bench) {
 }
 
 func heldForLong(b *bench) {
-	p, other := b.process(), b.process()
+	p, other := b.process(), b.steady()
 	for _, name := range []string{"first", "second"} { // renewal starts again after the last lease has gone
-		lease := b.try(p, b.key(name))
+		lease := b.acquire(p, b.key(name))
 		end := time.Now().Add(2 * b.h.TTL)
 		for time.Now().Before(end) {
 			_, err := other.TryAcquire(b.within(b.patience()), lease.Key())
@@ -175,7 +178,7 @@ func heldForLong(b *bench) {
 }
 
 func handsOver(b *bench) {
-	ps := []process{b.process(), b.process()}
+	ps := []process{b.steady(), b.steady()}
 	key := b.key("k")
 	lease := b.acquire(ps[0], key)
 	var longest time.Duration
@@ -201,18 +204,18 @@ func handsOver(b *bench) {
 		longest = max(longest, time.Since(released))
 	}
 	b.release(lease)
-	if bound := ps[0].Config().Poll + b.h.TTL/2; longest > bound {
+	if bound := ps[0].Config().TTL / 2; longest > bound {
 		b.Errorf("a waiter was let in %v after the release, want at most %v", longest, bound)
 	}
 }
 
 func deadHolder(b *bench) {
-	d, p := b.driver(), b.process()
+	d, p := b.driver(), b.steady()
 	r := b.request(b.key("k"))
 	sent := time.Now()
 	dead := b.grant(d, r) // by a process that is never heard of again
 	lease := b.acquire(p, r.Key)
-	if took := time.Since(sent); took < b.h.TTL-2*time.Millisecond || took > 2*b.h.TTL+p.Config().Poll+time.Second {
+	if took := time.Since(sent); took < b.h.TTL-2*time.Millisecond || took > b.h.TTL+b.patience() {
 		b.Errorf("taken over after %v, want the TTL of %v and a little", took, b.h.TTL)
 	}
 	if lease.Fence() <= dead.Fence {
@@ -222,22 +225,26 @@ func deadHolder(b *bench) {
 }
 
 func longWait(b *bench) {
-	a, p := b.process(), b.process()
+	ttl := 2 * b.h.TTL // half of it is what a slow machine may take to look
+	if b.h.Sessions {
+		ttl = b.h.TTL
+	}
+	a, p := b.steady(), b.processWith(locks.Config{TTL: ttl})
 	lease := b.try(a, b.key("k"))
 	got := make(chan *locks.Lease, 1)
 	go func() {
 		defer close(got) // also where acquire ends the goroutine
 		got <- b.acquire(p, lease.Key())
 	}()
-	b.sleep(2 * b.h.TTL)
+	b.sleep(ttl * 3 / 2)
 	b.release(lease)
 	if lease = <-got; lease == nil {
 		return
 	}
-	if left := time.Until(lease.ValidUntil()); left < b.h.TTL/2 {
-		b.Errorf("%v left of a TTL of %v right after the grant", left, b.h.TTL)
+	if left := time.Until(lease.ValidUntil()); left < ttl/2 {
+		b.Errorf("%v left of a TTL of %v right after the grant", left, ttl)
 	}
-	b.sleep(2 * b.h.TTL)
+	b.sleep(ttl * 3 / 2)
 	if err := lease.Err(); err != nil {
 		b.Errorf("lost: %v", err)
 	}
@@ -245,13 +252,13 @@ func longWait(b *bench) {
 }
 
 func cancelLeavesNothing(b *bench) {
-	p, other := b.process(), b.process()
+	p, other := b.steady(), b.steady()
 	key := b.key("k")
 	for i := range 100 {
 		ctx, cancel := context.WithTimeout(context.Background(), rand.N(4*time.Millisecond))
 		start := time.Now()
 		lease, err := p.Acquire(ctx, key)
-		if took := time.Since(start); took > 2*time.Second {
+		if took := time.Since(start); took > 15*time.Second {
 			b.Fatalf("round %d: Acquire returned %v after its start, its context had at most 4ms", i, took)
 		}
 		cancel()
@@ -266,14 +273,14 @@ func cancelLeavesNothing(b *bench) {
 	}
 	start := time.Now()
 	lease := b.acquire(other, key)
-	if took := time.Since(start); took > b.h.TTL/2+other.Config().Poll+time.Second {
+	if took := time.Since(start); took > p.Config().TTL/2 {
 		b.Errorf("a cancelled caller left the key held for %v", took)
 	}
 	b.release(lease)
 }
 
 func takenByHand(b *bench) {
-	a, p := b.process(), b.process()
+	a, p := b.steady(), b.steady()
 	lease := b.try(a, b.key("k"))
 	if _, err := p.ForceRelease(b.within(b.patience()), lease.Key()); errors.Is(err, locks.ErrUnsupported) {
 		b.Skip("the driver cannot force a release")
@@ -281,7 +288,7 @@ func takenByHand(b *bench) {
 		b.Fatal(err)
 	}
 	next := b.try(p, lease.Key())
-	b.wantLost(lease, b.h.TTL*11/10, locks.ReasonNotOurs)
+	b.wantLost(lease, b.patience(), locks.ReasonNotOurs)
 	if next.Fence() <= lease.Fence() {
 		b.Errorf("fence went from %d to %d", lease.Fence(), next.Fence())
 	}
@@ -297,16 +304,16 @@ func takenByHand(b *bench) {
 }
 
 func deletedUnderHolder(b *bench) {
-	p, other := b.process(), b.process()
+	p, other := b.steady(), b.steady()
 	lease := b.try(p, b.key("k"))
 	work, cancel := lease.Context(context.Background())
 	defer cancel()
 	b.h.Delete(b, lease.Key())
 	next := b.try(other, lease.Key())
-	b.wantLost(lease, b.h.TTL*11/10, locks.ReasonNotOurs)
+	b.wantLost(lease, b.patience(), locks.ReasonNotOurs)
 	select { // contexts end right after the lease
 	case <-work.Done():
-	case <-time.After(b.h.TTL):
+	case <-time.After(b.patience()):
 	}
 	if cause := context.Cause(work); !errors.Is(cause, locks.ErrLost) {
 		b.Errorf("cause = %v", cause)
@@ -318,21 +325,21 @@ func deletedUnderHolder(b *bench) {
 }
 
 func anotherTTL(b *bench) {
-	p, other := b.process(), b.process()
-	key := b.key("k")
-	b.release(b.try(p, key, locks.WithTTL(100*b.h.TTL), locks.WithLabel("long")))
+	p, other := b.steady(), b.steady()
+	key, ttl := b.key("k"), p.Config().TTL
+	b.release(b.try(p, key, locks.WithTTL(10*ttl), locks.WithLabel("long")))
 	lease := b.try(p, key)
 	_, err := other.TryAcquire(b.within(b.patience()), key)
 	b.wantHeld(err)
 	var held *locks.HeldError
-	if errors.As(err, &held) && (held.Holder.Remaining > 2*b.h.TTL || held.Holder.Label != p.Config().Label) {
+	if errors.As(err, &held) && (held.Holder.Remaining > 2*ttl || held.Holder.Label != p.Config().Label) {
 		b.Errorf("holder = %+v: the earlier lease shows through", held.Holder)
 	}
 	b.release(lease)
 }
 
 func closeGivesBack(b *bench) {
-	p, other := b.process(), b.process()
+	p, other := b.steady(), b.steady()
 	const n = 20
 	for i := range n {
 		b.try(p, b.key(fmt.Sprint(i)))
@@ -352,7 +359,7 @@ func closeGivesBack(b *bench) {
 }
 
 func manyCycles(b *bench) {
-	p, other := b.process(), b.process()
+	p, other := b.steady(), b.steady()
 	held := b.try(other, b.key("held"))
 	cycle := func(n int) {
 		for range n {
@@ -404,15 +411,15 @@ func liveHeap() uint64 {
 
 func outlivesRestart(b *bench) {
 	// The restart may take as long as half a TTL of this length.
-	p := b.processWith(locks.Config{TTL: max(b.h.TTL, time.Minute), RequestTimeout: time.Second, RenewInterval: b.h.TTL / 2})
-	lease := b.try(p, b.key("k"))
+	p := b.processWith(locks.Config{TTL: max(b.h.TTL, 5*time.Minute), RequestTimeout: time.Second, RenewInterval: b.h.TTL / 2})
+	lease := b.acquire(p, b.key("k"))
 	b.h.Restart(b)
 	renewed := lease.ValidUntil()
-	for end := time.Now().Add(30 * time.Second); !lease.ValidUntil().After(renewed); b.sleep(b.h.TTL / 10) {
+	for end := time.Now().Add(2 * time.Minute); !lease.ValidUntil().After(renewed); b.sleep(b.h.TTL / 10) {
 		if err := lease.Err(); err != nil || time.Now().After(end) {
 			b.Fatalf("not renewed after the restart: %v", err)
 		}
 	}
 	b.release(lease)
-	b.release(b.try(p, lease.Key()))
+	b.release(b.acquire(p, lease.Key()))
 }

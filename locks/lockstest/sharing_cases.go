@@ -19,7 +19,7 @@ var sharingCases = []testCase{
 }
 
 func reentry(b *bench) {
-	p, other := b.process(), b.process()
+	p, other := b.steady(), b.steady()
 	outer := b.try(p, b.key("k"))
 	ctx := locks.ContextWith(b.within(b.patience()), outer)
 	for range 3 {
@@ -45,7 +45,7 @@ func reentry(b *bench) {
 }
 
 func forcedReleaseFences(b *bench) {
-	p, operator := b.process(), b.process()
+	p, operator := b.steady(), b.steady()
 	lease := b.try(p, b.key("k"), locks.OnLoss(locks.Continue))
 	work, cancel := lease.Context(context.Background())
 	defer cancel()
@@ -54,7 +54,7 @@ func forcedReleaseFences(b *bench) {
 	} else if err != nil {
 		b.Fatal(err)
 	}
-	b.wantLost(lease, b.h.TTL*11/10, locks.ReasonNotOurs)
+	b.wantLost(lease, b.patience(), locks.ReasonNotOurs)
 	if err := lease.Check(b.within(b.patience())); !errors.Is(err, locks.ErrLost) {
 		b.Errorf("Check of the holder thrown out = %v", err)
 	}
@@ -77,7 +77,7 @@ func semaphore(b *bench) {
 	var wg sync.WaitGroup
 	var one *locks.Semaphore
 	for range 3 {
-		s, err := locks.NewSemaphore(b.process().Locker, b.key("sem"), n)
+		s, err := locks.NewSemaphore(b.steady().Locker, b.key("sem"), n)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -120,8 +120,8 @@ func semaphore(b *bench) {
 }
 
 func checks(b *bench) {
-	p := b.process()
-	lease := b.try(p, b.key("k"), locks.OnLoss(locks.Checkpoint))
+	p := b.failing(locks.Config{})
+	lease := b.acquire(p, b.key("k"), locks.OnLoss(locks.Checkpoint))
 	if err := lease.Check(b.within(b.patience())); err != nil {
 		b.Fatalf("Check: %v", err)
 	}
@@ -130,7 +130,7 @@ func checks(b *bench) {
 	if err := lease.Check(context.Background()); !errors.Is(err, locks.ErrUnavailable) || errors.Is(err, locks.ErrLost) {
 		b.Errorf("Check without an answer = %v", err)
 	}
-	if took := time.Since(start); took > p.Config().RequestTimeout+time.Second {
+	if took := time.Since(start); took > p.Config().RequestTimeout+slow {
 		b.Errorf("Check took %v", took)
 	}
 	if err := lease.Check(b.within(b.patience())); err != nil {

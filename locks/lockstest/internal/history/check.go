@@ -101,6 +101,9 @@ func (l *Log) Check(limit time.Duration) error {
 	l.mu.Lock()
 	ops := slices.Clone(l.ops)
 	l.mu.Unlock()
+	if l.votes {
+		ops = slices.DeleteFunc(ops, func(o Op) bool { return o.Outcome == Held })
+	}
 	return Check(ops, limit)
 }
 

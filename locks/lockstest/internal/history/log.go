@@ -57,14 +57,16 @@ func (o Op) String() string {
 // Log is a history. It is safe for concurrent use. Make it with NewLog.
 type Log struct {
 	start time.Time
+	votes bool
 
 	mu  sync.Mutex
 	seq int64
 	ops []Op
 }
 
-// NewLog returns an empty history that begins now.
-func NewLog() *Log { return &Log{start: time.Now()} }
+// NewLog returns an empty history that begins now. Where nodes vote, a refusal says
+// nothing: of several who ask at one moment each may be refused.
+func NewLog(votes bool) *Log { return &Log{start: time.Now(), votes: votes} }
 
 // Len returns the number of operations recorded.
 func (l *Log) Len() int {
