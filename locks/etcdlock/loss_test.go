@@ -21,7 +21,7 @@ const shortTTL = 2 * time.Second
 
 // lossConfig has a margin for a test machine that is busy with other things.
 func lossConfig() locks.Config {
-	return locks.Config{TTL: shortTTL, Margin: shortTTL / 5, RenewInterval: shortTTL / 4}
+	return locks.Config{TTL: shortTTL, Margin: shortTTL * 7 / 20, RenewInterval: shortTTL / 5}
 }
 
 // wins is when another process gets the key that a holder is about to lose.
@@ -70,10 +70,15 @@ func TestLossByTime(t *testing.T) {
 			next := nextHolder(t, other, lease)
 			cut(proxy)
 			w := <-next
-			if w.valid || lease.Err() == nil {
-				t.Fatalf("two holders: valid %v, err %v", w.valid, lease.Err())
+			if w.valid {
+				t.Fatal("two holders")
 			}
-			t.Logf("told %v before another got the key", w.at.Sub(<-told).Round(time.Millisecond))
+			select {
+			case at := <-told:
+				t.Logf("told %v before another got the key", w.at.Sub(at).Round(time.Millisecond))
+			case <-time.After(patience):
+				t.Fatal("not told")
+			}
 			if w.lease.Fence() <= lease.Fence() {
 				t.Errorf("fence went from %d to %d", lease.Fence(), w.lease.Fence())
 			}
@@ -85,7 +90,7 @@ func TestLossByTime(t *testing.T) {
 
 func closeAll(t *testing.T, ls ...*locks.Locker) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()
 	for _, l := range ls {
 		if err := l.Close(ctx); err != nil {
@@ -221,7 +226,8 @@ func TestNoStorm(t *testing.T) {
 	t.Parallel()
 	space := testenv.SharedEtcd(t)
 	holder, waiters := open(t, space.Name, space.Addr), open(t, space.Name, space.Addr)
-	h, w := locker(t, holder, locks.Config{TTL: time.Minute}), locker(t, waiters, locks.Config{TTL: time.Minute})
+	cfg := locks.Config{TTL: time.Minute, RequestTimeout: patience / 3, RenewInterval: patience / 4}
+	h, w := locker(t, holder, cfg), locker(t, waiters, cfg)
 	const n = 100
 	for i := range n {
 		if _, err := h.TryAcquire(t.Context(), fmt.Sprint("k", i)); err != nil {
@@ -243,9 +249,10 @@ func TestNoStorm(t *testing.T) {
 	})
 	holder.sent.reset()
 	waiters.sent.reset()
-	const span = 5 * time.Second
-	<-time.After(span) // real time: what is sent in it is counted
-	if sent := holder.sent.all() + waiters.sent.all(); sent > 20 {
+	start := time.Now()
+	<-time.After(5 * time.Second) // real time: what is sent in it is counted
+	sent := holder.sent.all() + waiters.sent.all()
+	if span := time.Since(start); float64(sent) > 4*span.Seconds() {
 		t.Errorf("%d holders and %d waiters sent %d requests in %v", n, n, sent, span)
 	}
 	stop()

@@ -177,13 +177,16 @@ func queue(ctx context.Context, d driver.Queuer, r driver.Request) <-chan queued
 	return out
 }
 
-func take(tb testing.TB, c <-chan queued, within time.Duration) queued {
+// patience is long enough for anything that should happen at all.
+const patience = time.Minute
+
+func take(tb testing.TB, c <-chan queued) queued {
 	tb.Helper()
 	select {
 	case q := <-c:
 		return q
-	case <-time.After(within):
-		tb.Fatalf("no outcome within %v", within)
+	case <-time.After(patience):
+		tb.Fatalf("no outcome within %v", patience)
 		return queued{}
 	}
 }
@@ -191,7 +194,7 @@ func take(tb testing.TB, c <-chan queued, within time.Duration) queued {
 // until waits for a condition that another process brings about.
 func until(tb testing.TB, what string, cond func() bool) {
 	tb.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); <-time.After(2 * time.Millisecond) {
+	for end := time.Now().Add(patience); !cond(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			tb.Fatalf("never: %s", what)
 		}

@@ -28,9 +28,12 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	testTTL     = 1600 * time.Millisecond
-	testSession = 2400 * time.Millisecond // almost five ticks of the test server
+	testTTL     = 2400 * time.Millisecond
+	testSession = 3600 * time.Millisecond // some seven ticks of the test server
 )
+
+// patience is long enough for anything that should happen at all.
+const patience = time.Minute
 
 func open(tb testing.TB, addr, prefix string, opts ...zklock.Option) *zklock.Driver {
 	tb.Helper()
@@ -157,7 +160,7 @@ func within(tb testing.TB, d time.Duration) context.Context {
 
 func hold(tb testing.TB, d driver.Driver, r driver.Request) driver.Hold {
 	tb.Helper()
-	g, err := d.Acquire(within(tb, 20*time.Second), r)
+	g, err := d.Acquire(within(tb, patience), r)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -166,7 +169,7 @@ func hold(tb testing.TB, d driver.Driver, r driver.Request) driver.Hold {
 
 func wantReleased(tb testing.TB, d driver.Driver, h driver.Hold, want driver.Released) {
 	tb.Helper()
-	if got, err := d.Release(within(tb, 20*time.Second), h); err != nil || got != want {
+	if got, err := d.Release(within(tb, patience), h); err != nil || got != want {
 		tb.Fatalf("Release = %v, %v; want %v", got, err, want)
 	}
 }
@@ -174,6 +177,7 @@ func wantReleased(tb testing.TB, d driver.Driver, h driver.Hold, want driver.Rel
 // await waits until what is looked at again and again has come true.
 func await(tb testing.TB, what string, limit time.Duration, done func() bool) {
 	tb.Helper()
+	limit += patience // on a machine that is busy with other things
 	end := time.Now().Add(limit)
 	for !done() {
 		if time.Now().After(end) {
