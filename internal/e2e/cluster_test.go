@@ -22,6 +22,10 @@ import (
 	"github.com/solotick/solotick/store/gormstore/sqlitedb"
 )
 
+// patience is how long anything is waited for that should happen at all, on any
+// machine. How soon it is to happen is measured where time is virtual.
+const patience = 2 * time.Minute
+
 // cluster is a set of replica processes on one SQLite file.
 type cluster struct {
 	t     *testing.T
@@ -126,7 +130,7 @@ func (c *cluster) replica(name string, offset time.Duration) *replica {
 			c.t.Error(err)
 		}
 	})
-	c.await("replica "+name+" is ready", 30*time.Second, func(n note) bool { return n.What == "ready" && n.Replica == name })
+	c.await("replica "+name+" is ready", func(n note) bool { return n.What == "ready" && n.Replica == name })
 	return r
 }
 
@@ -144,7 +148,7 @@ func (c *cluster) freeze(r *replica) {
 	c.t.Helper()
 	for range 100 {
 		r.signal(syscall.SIGSTOP)
-		ctx, cancel := context.WithTimeout(c.t.Context(), 200*time.Millisecond)
+		ctx, cancel := context.WithTimeout(c.t.Context(), 500*time.Millisecond)
 		err := c.db.WithContext(ctx).Exec("DELETE FROM effects WHERE id < 0").Error
 		cancel()
 		if err == nil {
@@ -164,9 +168,9 @@ func (c *cluster) add(n note) {
 }
 
 // await waits for a note that matches, from the first on, and returns it.
-func (c *cluster) await(what string, limit time.Duration, match func(note) bool) note {
+func (c *cluster) await(what string, match func(note) bool) note {
 	c.t.Helper()
-	timeout := time.After(limit)
+	timeout := time.After(patience)
 	for seen := 0; ; {
 		c.mu.Lock()
 		notes, news := c.notes, c.news
@@ -179,7 +183,7 @@ func (c *cluster) await(what string, limit time.Duration, match func(note) bool)
 		select {
 		case <-news:
 		case <-timeout:
-			c.t.Fatalf("not within %v: %s; notes: %+v", limit, what, notes)
+			c.t.Fatalf("not within %v: %s; notes: %+v", patience, what, notes)
 		}
 	}
 }
@@ -232,7 +236,7 @@ func (c *cluster) once(job planJob, from, to time.Time) {
 	if len(ticks) == 0 {
 		c.t.Fatal("no tick was expected at all")
 	}
-	for limit := time.Now().Add(20 * time.Second); ; {
+	for limit := time.Now().Add(patience); ; {
 		n := map[int64]int{}
 		for _, e := range c.effects(job.Name) {
 			n[e.Tick]++
@@ -255,7 +259,7 @@ func (c *cluster) once(job planJob, from, to time.Time) {
 // its rows with a tick in (from, to].
 func (c *cluster) record(job planJob, from, to time.Time) (rows []store.Execution, ranges []store.TickRange) {
 	c.t.Helper()
-	for limit := time.Now().Add(30 * time.Second); ; {
+	for limit := time.Now().Add(patience); ; {
 		s, err := c.store.Survey(c.t.Context(), "e2e", []string{job.Name})
 		if err != nil {
 			c.t.Fatal(err)

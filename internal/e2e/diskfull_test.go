@@ -122,19 +122,19 @@ func TestDiskFull(t *testing.T) {
 		}
 		return n
 	}
-	within(t, 10*time.Second, "two effects", func() bool { return count() >= 2 })
+	within(t, patience, "two effects", func() bool { return count() >= 2 })
 	from := time.Now()
 
 	fill <- struct{}{}
-	within(t, 10*time.Second, "a run finds the disk full", func() bool { return full.Load() > 0 })
-	within(t, 20*time.Second, "claims find the disk full", func() bool { return unclaimed.Load() > 0 })
+	within(t, patience, "a run finds the disk full", func() bool { return full.Load() > 0 })
+	within(t, patience, "claims find the disk full", func() bool { return unclaimed.Load() > 0 })
 	was := count()
 	d.clear()
 
-	within(t, 20*time.Second, "effects again", func() bool { return count() >= was+4 })
+	within(t, patience, "effects again", func() bool { return count() >= was+4 })
 	until(time.Now().Add(3 * time.Second))
 	to := time.Now().Add(-2 * time.Second)
-	within(t, 20*time.Second, "all ticks have their effect once", func() bool {
+	within(t, patience, "all ticks have their effect once", func() bool {
 		var ticks []int64
 		if err := db.Model(&blob{}).Where("tick > ? AND tick <= ?", from.UnixMilli(), to.UnixMilli()).Pluck("tick", &ticks).Error; err != nil {
 			t.Fatal(err)
