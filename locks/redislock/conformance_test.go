@@ -37,7 +37,7 @@ func TestConformanceOverRestarts(t *testing.T) {
 	server := testenv.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
 	h := harness(t, server.Addr(), 0)
 	h.Restart = func(testing.TB) { server.Kill(); server.Restart() }
-	h.TTL = time.Second // every request is written to the disk
+	h.TTL = 2 * time.Second // every request is written to the disk
 	h.Short, h.Proxied = true, nil
 	lockstest.Run(t, h)
 }
@@ -63,7 +63,7 @@ func TestConformanceOnACluster(t *testing.T) {
 	}
 	c := startCluster(t)
 	lockstest.Run(t, lockstest.Harness{
-		TTL: 700 * time.Millisecond, Short: true,
+		TTL: time.Second, Short: true,
 		New: func(tb testing.TB) driver.Driver { return open(tb, c.client(tb), redislock.Fair()) },
 		Delete: func(tb testing.TB, key string) {
 			tb.Helper()

@@ -111,7 +111,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 	}
 	select {
 	case <-hint:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("no hint")
 	}
 	if strings.Contains(log.String(), "WARN") {
@@ -235,7 +235,7 @@ func TestUnreachableServerIsUnavailableSoon(t *testing.T) {
 	if _, err := l.TryAcquire(t.Context(), "k"); !errors.Is(err, locks.ErrUnavailable) {
 		t.Error(err)
 	}
-	if took := time.Since(start); took > time.Second {
+	if took := time.Since(start); took > 20*time.Second {
 		t.Errorf("told after %v", took)
 	}
 }
@@ -268,7 +268,7 @@ func TestKeysInRedis(t *testing.T) {
 	}
 	select {
 	case <-hint:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("no hint where the prefix looks like a pattern")
 	}
 }
