@@ -73,7 +73,7 @@ func each(t *testing.T, f func(t *testing.T, p *place, mode sqllock.Mode)) {
 // A holder that cannot reach the server is told before anybody else is let in.
 func TestLossByTimeIsToldFirst(t *testing.T) {
 	t.Parallel()
-	const ttl = 1500 * time.Millisecond
+	const ttl = 3 * time.Second
 	faults := map[string]func(*faultproxy.Proxy){
 		"silence":    func(p *faultproxy.Proxy) { p.BlackHole(faultproxy.Both) },
 		"no answers": func(p *faultproxy.Proxy) { p.BlackHole(faultproxy.ToClient) },
@@ -82,7 +82,7 @@ func TestLossByTimeIsToldFirst(t *testing.T) {
 	}
 	each(t, func(t *testing.T, p *place, mode sqllock.Mode) {
 		// A margin for a test machine that is busy with other things.
-		cfg := locks.Config{TTL: ttl, Margin: ttl / 5, RenewInterval: ttl / 4, Poll: 20 * time.Millisecond}
+		cfg := locks.Config{TTL: ttl, Margin: ttl * 7 / 20, RenewInterval: ttl / 5, Poll: 20 * time.Millisecond}
 		d := p.driver(t, p.addr, mode)
 		warm(t, d)
 		other := locker(t, d, cfg)
@@ -144,7 +144,7 @@ func TestLossByTimeIsToldFirst(t *testing.T) {
 // until then is what the fence is for.
 func TestLossByTheServerIsToldAtTheNextRenewal(t *testing.T) {
 	t.Parallel()
-	const ttl = 1500 * time.Millisecond
+	const ttl = 3 * time.Second
 	faults := []struct {
 		name string
 		do   func(t *testing.T, p *place, mode sqllock.Mode, other driver.Driver, key string)

@@ -80,7 +80,7 @@ func TestUnreachableServerIsWaitedForWithinABound(t *testing.T) {
 				if err == nil || strings.Contains(err.Error(), "canary") || !driver.IsNotApplied(err) {
 					t.Errorf("%s: %v", mode, err)
 				}
-				if took := time.Since(start); took > 5*time.Second {
+				if took := time.Since(start); took > time.Minute/2 {
 					t.Errorf("%s: waited for %v", mode, took)
 				}
 			}
