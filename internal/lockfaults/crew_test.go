@@ -25,7 +25,7 @@ import (
 )
 
 // patience is long enough for anything that should happen at all.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // crew is the processes of one backend's run, and who does things to them.
 type crew struct {
@@ -272,7 +272,11 @@ func (m *member) hold(key string) event {
 func (m *member) giveBack(key string) {
 	m.c.Helper()
 	m.release(key)
-	if e := m.c.await(m, "released", key); !e.OK {
+	switch e := m.c.await(m, "released", key); {
+	case e.OK:
+	case e.Until <= e.Asked:
+		m.c.Logf("a starved holder lost the key by itself: %v", e)
+	default:
 		m.c.Errorf("release: %v", e)
 	}
 }
@@ -389,7 +393,11 @@ func (c *crew) takes(key string, take func()) int64 {
 // force is what an operator does who frees the key.
 func (c *crew) force(key string) {
 	c.Helper()
-	if _, err := c.operator.ForceRelease(within(c), key); err != nil && !errors.Is(err, locks.ErrUnavailable) {
+	_, err := c.operator.ForceRelease(within(c), key)
+	for end := time.Now().Add(patience); errors.Is(err, locks.ErrUnavailable) && time.Now().Before(end); {
+		_, err = c.operator.ForceRelease(within(c), key)
+	}
+	if err != nil {
 		c.Errorf("ForceRelease: %v", err)
 	}
 }

@@ -22,7 +22,7 @@ func TestRedisFailover(t *testing.T) {
 			t.Parallel()
 			set := testenv.StartRedisSentinel(t)
 			s := site{
-				driver: "redis", ttl: 6 * time.Second, // longer than the failover takes
+				driver: "redis", ttl: time.Minute, // longer than the failover takes
 				part: func([]string) string {
 					a := set.Addrs()
 					return fmt.Sprintf("{addrs: [%q, %q, %q], sentinel_master: %s}", a[0], a[1], a[2], set.Name)
@@ -93,7 +93,9 @@ func TestEtcdFailover(t *testing.T) {
 
 func leader(t *testing.T, members []*testenv.Server) *testenv.Server {
 	t.Helper()
-	for _, m := range members {
+	// While they elect one, none leads.
+	for i, end := 0, time.Now().Add(patience); time.Now().Before(end); i++ {
+		m := members[i%len(members)]
 		client, err := clientv3.New(clientv3.Config{Endpoints: []string{m.Addr()}, DialTimeout: patience})
 		if err != nil {
 			t.Fatal(err)
