@@ -24,20 +24,30 @@
 //     tx.
 //   - Anything about effects outside of the database behind tx.
 //
+// # Requests
+//
+// [Once] does the same for what no scheduler knows of, such as an HTTP request, a
+// message, a click: under a key of the caller's, whoever repeats it and wherever, with
+// the first result as the answer to every repeat. Package httpkey is the middleware for
+// the header Idempotency-Key. A [Cache] may answer repeats, and decides nothing.
+//
 // # Grades
 //
 // How strongly an effect can be promised depends on who receives it.
 //
 //	grade  effect                      by                                 promise
-//	A      rows in the database of     Guard.Do                           exactly once
+//	A      rows in the database of     Guard.Do, Once; Step for a part    exactly once
 //	       the store
-//	B      a receiver that knows       the run's EffectKey, the same      once, if retries end before the
-//	       idempotency keys            for every attempt                  receiver forgets the key
-//	C      a receiver that compares    the run's Fence, higher with       no write by a late attempt;
-//	       numbers                     each claim                         repeats are possible
+//	       rows in another database    Effects.Do                         exactly once; the run's success
+//	                                                                      is recorded a moment later
+//	B      a receiver that knows       EffectKey, the same for every      once, if retries end before the
+//	       idempotency keys            attempt                            receiver forgets the key
+//	C      a receiver that compares    the run's Fence, higher with each  no write by a late attempt;
+//	       numbers; rows of yours      claim; the function Fence          repeats are possible
 //	D      messages, mail              a row written in fn, and a relay   sent if committed, at least once
 //	                                   that sends it after the commit
-//	E      none of these               crash policy "indeterminate"       at most once; a doubt is visible
+//	E      none of these               AtMostOnce, or the crash policy    at most once; a doubt is visible,
+//	                                   "indeterminate"                    and a Probe can settle it
 //
 // Statements that end a transaction by themselves (on MySQL and MariaDB any DDL)
 // break grade A. GORM's Commit and Rollback inside of fn are refused; a COMMIT in

@@ -180,11 +180,13 @@ func TestCacheSparesTheDatabase(t *testing.T) {
 func TestCacheIsNeverTheDecider(t *testing.T) {
 	lied := func(string, []byte) ([]byte, error) { return nil, nil }
 	for name, spoil := range map[string]func(m *memory){
-		"well":        func(*memory) {},
-		"empty":       func(m *memory) { m.deaf = true },
-		"broken":      func(m *memory) { m.bend = func(string, []byte) ([]byte, error) { return nil, errors.New("down") } },
-		"forgets":     func(m *memory) { m.bend = lied },
-		"locks all":   func(m *memory) { m.lock = func() (func(context.Context), error) { return func(context.Context) {}, nil } },
+		"well":    func(*memory) {},
+		"empty":   func(m *memory) { m.deaf = true },
+		"broken":  func(m *memory) { m.bend = func(string, []byte) ([]byte, error) { return nil, errors.New("down") } },
+		"forgets": func(m *memory) { m.bend = lied },
+		"locks all": func(m *memory) {
+			m.lock = func() (func(context.Context), error) { return func(context.Context) {}, nil }
+		},
 		"locks none":  func(m *memory) { m.lock = func() (func(context.Context), error) { return nil, nil } },
 		"lock broken": func(m *memory) { m.lock = func() (func(context.Context), error) { return nil, errors.New("down") } },
 		"garbage": func(m *memory) {

@@ -160,21 +160,22 @@ func (s *Store) Reopen(ctx context.Context, ns string, id store.ID, version int6
 	return n == 1, s.fail("reopen", err)
 }
 
-// Forget deletes the record of a run that its attempt holds, as if the key had
-// never been seen. The answer is store.ErrFenced if the attempt does
+// Forget deletes the record of a run that its attempt holds, with its steps, as if
+// the key had never been seen. The answer is store.ErrFenced if the attempt does
 // not hold it, also on a repeat.
 func (s *Store) Forget(ctx context.Context, ref store.Ref) error {
 	ctx, cancel := bound(ctx)
 	defer cancel()
-	err := s.conn.Retry(ctx, func() error {
-		n, err := s.conn.Exec(ctx, "DELETE FROM "+s.t.executions+heldBy, heldArgs(ref)...)
+	err := s.conn.Tx(ctx, func(tx sqldialect.Conn) error {
+		n, err := tx.Exec(ctx, "DELETE FROM "+s.t.executions+heldBy, heldArgs(ref)...)
 		if err != nil {
 			return err
 		}
 		if n == 0 {
 			return store.ErrFenced
 		}
-		return nil
+		_, err = tx.Exec(ctx, "DELETE FROM "+s.steps()+" WHERE run_id = ?", ref.ID[:])
+		return err
 	})
 	return s.fail("forget", err)
 }
