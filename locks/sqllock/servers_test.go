@@ -178,7 +178,7 @@ func (p *place) driver(tb testing.TB, addr string, mode sqllock.Mode) driver.Dri
 }
 
 // testTTL gives a request a fifth of it, on a machine that is busy with other things.
-const testTTL = time.Second
+const testTTL = 2 * time.Second
 
 // warm opens the connections, which on a busy machine takes longer than a request has.
 func warm(tb testing.TB, d driver.Driver) {
