@@ -20,6 +20,7 @@ func commands() []*cobra.Command {
 		newNext(),
 		newConfig(),
 		newMigrate(),
+		newDoctor(),
 		newVersion(),
 		newCompletion(),
 	}
