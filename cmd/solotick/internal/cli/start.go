@@ -47,13 +47,13 @@ func (w *worker) await(ctx context.Context, what string, open func() error) erro
 	for try := 0; ; try++ {
 		err := open()
 		if err == nil && try > 0 {
-			w.log.InfoContext(ctx, what+" answers")
+			w.log.InfoContext(ctx, what+" answers") //nolint:sloglint // one of two sentences
 		}
 		if err == nil || ctx.Err() != nil || !unreachable(err) {
 			return err
 		}
 		pause := startPause.Delay(try)
-		w.log.WarnContext(ctx, what+" cannot be reached: the worker waits for it", "error", err.Error(), "next_try", pause.Round(time.Millisecond).String())
+		w.log.WarnContext(ctx, what+" cannot be reached: the worker waits for it", "error", err.Error(), "next_try", pause.Round(time.Millisecond).String()) //nolint:sloglint // one of two sentences
 		if err := backoff.Wait(ctx, pause); err != nil {
 			return err
 		}
