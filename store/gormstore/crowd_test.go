@@ -365,16 +365,15 @@ func (c *crowd) open() bool {
 // checked, and clears the tables for the next round.
 func (c *crowd) settleUp(f *figures) {
 	effects := map[string][]int{}
-	rows, err := c.db.Raw("SELECT run, n FROM effects").Rows()
-	c.must(err)
-	for rows.Next() {
-		var run string
-		var n int
-		c.must(rows.Scan(&run, &n))
-		effects[run] = append(effects[run], n)
+	var rows []struct {
+		Run string
+		N   int
+	}
+	c.must(c.db.Raw("SELECT run, n FROM effects").Scan(&rows).Error)
+	for _, row := range rows {
+		effects[row.Run] = append(effects[row.Run], row.N)
 		f.Effects++
 	}
-	c.must(errors.Join(rows.Err(), rows.Close()))
 	records, err := c.s.List(c.ctx, store.Filter{Namespace: space, Limit: 1_000_000})
 	c.must(err)
 	at := c.h.now()

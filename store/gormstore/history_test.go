@@ -51,6 +51,7 @@ func (o op) String() string {
 		s += fmt.Sprintf(": %v, attempt %d, effects of attempts %v", o.state, o.attempt, o.effects)
 	case started, fetched, takenOver, finished, fenced:
 		s += fmt.Sprintf(", attempt %d of %s", o.attempt, o.owner)
+	case enqueued, skipped, duplicate:
 	}
 	return s
 }

@@ -173,9 +173,9 @@ func TestUpgrade(t *testing.T) {
 		}
 		// What the first version wrote: these calls use its tables only.
 		tick := p.register("job")
-		done, open := p.started(cron("job", tick)), store.Execution{}
+		done := p.started(cron("job", tick))
 		p.end(done, store.StateSucceeded)
-		open = p.started(cron("job", tick+1))
+		open := p.started(cron("job", tick+1))
 		failed := queued("mail", "1")
 		failed.ID = store.NewID(tick)
 		_, err = s.Enqueue(p.ctx, space, []store.NewExecution{failed})
