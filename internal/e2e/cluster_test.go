@@ -33,6 +33,7 @@ type cluster struct {
 	store *gormstore.Store
 	path  string
 	base  plan
+	lag   *lag
 
 	mu       sync.Mutex
 	notes    []note
@@ -50,7 +51,7 @@ type replica struct {
 // start makes the database and starts n replicas.
 func start(t *testing.T, n int, base plan, offsets ...time.Duration) *cluster {
 	t.Helper()
-	c := &cluster{t: t, path: filepath.Join(t.TempDir(), "e2e.db"), base: base, news: make(chan struct{}), replicas: map[string]*replica{}}
+	c := &cluster{t: t, path: filepath.Join(t.TempDir(), "e2e.db"), base: base, lag: measureLag(t), news: make(chan struct{}), replicas: map[string]*replica{}}
 	db, err := sqlitedb.Open(c.path, nil)
 	if err != nil {
 		t.Fatal(err)

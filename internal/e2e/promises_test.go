@@ -70,7 +70,10 @@ func TestFrozenReplica(t *testing.T) {
 		t.Errorf("loss told as %q", lost.Cause)
 	}
 	began := c.all(func(n note) bool { return n.What == "began" && of(n, 2) })[0]
-	t.Logf("taken over after %v; told %v after it woke", time.UnixMilli(began.At).Sub(stopped), time.UnixMilli(lost.At).Sub(woken))
+	t.Logf("told %v after it woke", time.UnixMilli(lost.At).Sub(woken))
+	if d, most := time.UnixMilli(began.At).Sub(stopped), c.lag.allow(c.base.Lease+2*time.Second); d > most {
+		t.Errorf("taken over after %v, want lease + 2 s at most (%v on this machine)", d, most)
+	}
 	rows := slices.DeleteFunc(c.effects("slow"), func(e effectRow) bool { return e.Tick != first.Tick })
 	if len(rows) != 1 || rows[0].Attempt != 2 || rows[0].Replica != second.Replica {
 		t.Errorf("effects %+v, want one, of attempt 2", rows)
@@ -114,7 +117,9 @@ func TestKilledReplicas(t *testing.T) {
 				again := c.await("its next attempt", func(n note) bool {
 					return n.What == "began" && n.Job == "long" && n.Tick == began.Tick && n.Attempt == 2
 				})
-				t.Logf("retaken %v after the kill", time.UnixMilli(again.At).Sub(killed))
+				if d, most := time.UnixMilli(again.At).Sub(killed), c.lag.allow(c.base.Lease+2*time.Second); d > most {
+					t.Errorf("retaken %v after the kill, want lease + 2 s at most (%v on this machine)", d, most)
+				}
 				replace()
 			}
 			to := time.Now()
@@ -241,7 +246,9 @@ func TestLockDatabaseAway(t *testing.T) {
 				n := c.await(r+" is back by itself", func(n note) bool {
 					return n.What == "recovered" && n.Replica == r && n.At > back.UnixMilli()
 				})
-				t.Logf("%s left the mode %v after the backend was back", r, time.UnixMilli(n.At).Sub(back))
+				if d, most := time.UnixMilli(n.At).Sub(back), c.lag.allow(p.Recover+2*time.Second); d > most {
+					t.Errorf("%s left the mode %v after the backend was back, want recover_after + 2 s at most (%v on this machine)", r, d, most)
+				}
 			}
 			to := time.Now()
 			until(to.Add(4 * time.Second))
