@@ -102,6 +102,7 @@ func (a *Advisory) Acquire(ctx context.Context, r driver.Request) (driver.Grant,
 func (a *Advisory) reserve(ctx context.Context, r driver.Request) (*claim, error) {
 	delay := backoff.Policy{Base: 4 * time.Millisecond, Max: 64 * time.Millisecond}
 	for n := 0; ; n++ {
+		seen := a.claimed(r.Key)
 		c, err := a.claim(r)
 		if err != nil {
 			return nil, driver.NotApplied(err)
@@ -122,11 +123,36 @@ func (a *Advisory) reserve(ctx context.Context, r driver.Request) (*claim, error
 			return nil, &driver.HeldError{Holder: h}
 		case !errors.Is(err, driver.ErrFree):
 			return nil, driver.NotApplied(err)
+		case a.dropOutlived(ctx, r.Key, seen):
 		case n == 8 || backoff.Wait(ctx, delay.Delay(n)) != nil:
 			// It stands still past its TTL.
 			return nil, &driver.HeldError{Holder: driver.Holder{Key: r.Key}}
 		}
 	}
+}
+
+// claimed is the claim that this driver has on the key; the zero claim if none.
+func (a *Advisory) claimed(key string) claim {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c := a.claims[key]; c != nil {
+		return *c
+	}
+	return claim{}
+}
+
+// dropOutlived drops this driver's claim on a key whose row was found free after the
+// claim was seen, and reports whether there was one: the lease was given back through
+// another driver, which could not know of it.
+func (a *Advisory) dropOutlived(ctx context.Context, key string, seen claim) bool {
+	a.mu.Lock()
+	c := a.claims[key]
+	outlived := c != nil && *c == seen && !c.busy
+	a.mu.Unlock()
+	if outlived {
+		a.drop(ctx, c.s, map[string]*claim{key: c})
+	}
+	return outlived
 }
 
 // claim returns the claim of the request, made or found; nil if another token has
