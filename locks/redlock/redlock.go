@@ -224,6 +224,9 @@ func open(cfg PluginConfig) (*Driver, error) {
 		nodes = append(nodes, redis.NewClient(&redis.Options{
 			Addr: addr, Username: cfg.Username, Password: cfg.Password.Reveal(), DB: cfg.DB, TLSConfig: tlsConfig,
 			MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
+			// A request that waits for a connection costs nothing; one that opens its own and
+			// is too late closes it again, and so do all the others.
+			PoolSize: 4,
 			// Servers announce their maintenance in a cloud only; others refuse to be asked,
 			// which costs every connection a round trip.
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
