@@ -159,7 +159,7 @@ func (k *cached) get(ctx context.Context, c *call) (Reply[[]byte], bool) {
 	sum, text := value[:sha256.Size], value[sha256.Size:]
 	var e entry
 	if !hmac.Equal(sum, k.sign(text)) || json.Unmarshal(text, &e) != nil ||
-		e.Key != c.cacheKey() || e.Print != c.print.hash() || e.Until < store.MillisOf(time.Now()) {
+		e.Key != c.cacheKey() || e.Print != c.fingerprint.hash() || e.Until < store.MillisOf(time.Now()) {
 		return Reply[[]byte]{}, false
 	}
 	payload, err := unseal(c.codec, e.Result)
@@ -173,7 +173,7 @@ func (k *cached) keep(ctx context.Context, c *call, e store.Execution, result []
 		return
 	}
 	text, err := json.Marshal(entry{
-		Key: c.cacheKey(), Print: c.print.hash(), ID: e.ID, Attempt: e.Attempt,
+		Key: c.cacheKey(), Print: c.fingerprint.hash(), ID: e.ID, Attempt: e.Attempt,
 		Until: store.MillisOf(time.Now().Add(k.TTL)), Result: result,
 	})
 	if err != nil {

@@ -18,11 +18,11 @@ import (
 // call is one call of Once.
 type call struct {
 	options
-	guard *Guard
-	key   Key
-	print Fingerprint
-	codec string
-	owner store.Owner // of this call alone, so that two calls of a process are told apart
+	guard       *Guard
+	key         Key
+	fingerprint Fingerprint
+	codec       string
+	owner       store.Owner // of this call alone, so that two calls of a process are told apart
 }
 
 // found is what a call learned of its key: the record at a time of the store, and
@@ -162,7 +162,7 @@ func (c *call) claim(ctx context.Context) (found, Reply[[]byte], error) {
 		if got.mine {
 			return got, Reply[[]byte]{}, nil
 		}
-		if got.ArgsHash != c.print.hash() && !mutation.On("once-fingerprint") {
+		if got.ArgsHash != c.fingerprint.hash() && !mutation.On("once-fingerprint") {
 			return got, Reply[[]byte]{ID: got.ID}, fmt.Errorf("%w (%s)", ErrMismatch, c.key)
 		}
 		switch {
@@ -247,7 +247,7 @@ func failure(e store.Execution) *Failure {
 func (c *call) insert(ctx context.Context) (found, error) {
 	row := store.NewExecution{
 		ID: store.NewID(store.MillisOf(time.Now())), Key: c.key.run(), CreatedBy: label(),
-		Args: c.print.args(), MaxAttempts: c.maxAttempts, OnCrash: c.onCrash,
+		Args: c.fingerprint.args(), MaxAttempts: c.maxAttempts, OnCrash: c.onCrash,
 	}
 	r := store.ClaimRequest{Namespace: c.key.Namespace, Owner: c.owner, OwnerLabel: label(), Lease: c.lease, Runs: []store.ClaimRun{{NewExecution: row}}}
 	var got found
@@ -274,7 +274,7 @@ func (c *call) insert(ctx context.Context) (found, error) {
 func (c *call) look(ctx context.Context) (found, error) {
 	r := gormstore.ResumeRequest{
 		Namespace: c.key.Namespace, Key: c.key.run(), Owner: c.owner, OwnerLabel: label(), Lease: c.lease, Early: c.runNow,
-		ArgsHash: c.print.hash(),
+		ArgsHash: c.fingerprint.hash(),
 	}
 	var got found
 	err := c.again(ctx, func(ctx context.Context) error {

@@ -44,7 +44,7 @@ func ExampleOnce() {
 	guard := idempotent.New(store)
 
 	key := idempotent.Key{Namespace: "shop", Job: "pay", Name: "o-17"}
-	print, err := idempotent.FingerprintOf(map[string]any{"order": "o-17", "cents": 4200})
+	fingerprint, err := idempotent.FingerprintOf(map[string]any{"order": "o-17", "cents": 4200})
 	if err != nil {
 		panic(err)
 	}
@@ -53,7 +53,7 @@ func ExampleOnce() {
 		return r, tx.Create(&r).Error
 	}
 	for range 2 {
-		reply, err := idempotent.Once(ctx, guard, key, print, pay)
+		reply, err := idempotent.Once(ctx, guard, key, fingerprint, pay)
 		if err != nil {
 			panic(err)
 		}

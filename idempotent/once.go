@@ -120,7 +120,7 @@ func (g *Guard) once(ctx context.Context, key Key, f Fingerprint, o options, cod
 	if err := o.check(); err != nil {
 		return Reply[[]byte]{}, err
 	}
-	c := call{guard: g, key: key, print: f, options: o, codec: codec, owner: store.NewOwner()}
+	c := call{guard: g, key: key, fingerprint: f, options: o, codec: codec, owner: store.NewOwner()}
 	return c.run(ctx, fn)
 }
 

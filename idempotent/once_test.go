@@ -78,7 +78,7 @@ func TestFiftyCallsOfOneKeyAreOneEffect(t *testing.T) {
 		var calls, made atomic.Int64
 		var wg sync.WaitGroup
 		values := make([]int64, 50)
-		print := printOf(w, map[string]any{"item": 7})
+		fingerprint := printOf(w, map[string]any{"item": 7})
 		other := idempotent.New(w.store) // another process
 		for i := range values {
 			wg.Go(func() {
@@ -86,7 +86,7 @@ func TestFiftyCallsOfOneKeyAreOneEffect(t *testing.T) {
 				if i%2 == 1 {
 					g = other
 				}
-				r, err := idempotent.Once(w.Context(), g, order("a"), print, buy(&calls, "a"))
+				r, err := idempotent.Once(w.Context(), g, order("a"), fingerprint, buy(&calls, "a"))
 				if err != nil {
 					w.Errorf("call %d: %v", i, err)
 				}
@@ -342,8 +342,7 @@ func TestAnswerCutAfterACommit(t *testing.T) {
 			t.Fatal("no error")
 		}
 		commits := 0
-		var second func(tx gorm.Tx) error
-		second = func(tx gorm.Tx) error {
+		second := func(tx gorm.Tx) error {
 			if commits++; commits == 2 { // the first is the claim that finds the record
 				w.line.commit = nil
 				return cutting.how(tx)
@@ -545,7 +544,8 @@ func TestFingerprintOf(t *testing.T) {
 	}
 	raw := func(s string) any { return rawJSON(s) }
 	same := []any{
-		request{B: 1, A: []string{"x"}}, map[string]any{"a": []any{"x"}, "b": 1.0},
+		request{B: 1, A: []string{"x"}},
+		map[string]any{"a": []any{"x"}, "b": 1.0},
 		raw(`{"b":1e0, "a": ["x"]}`), raw(`{ "a":["\u0078"],"b":1.00 }`),
 	}
 	for _, v := range same {
@@ -555,7 +555,12 @@ func TestFingerprintOf(t *testing.T) {
 	}
 	seen := map[idempotent.Fingerprint]any{}
 	for _, v := range []any{
-		1, 2, -1, 1.5, "1", nil, true, []int{1}, []int{1, 2}, []int{2, 1}, map[string]int{"a": 1}, map[string]int{"b": 1},
+		1, 2, -1, 1.5, "1", nil, true,
+		[]int{1},
+		[]int{1, 2},
+		[]int{2, 1},
+		map[string]int{"a": 1},
+		map[string]int{"b": 1},
 		raw("9007199254740993"), raw("9007199254740992"), raw("1e400"),
 	} {
 		f := printOf(t, v)

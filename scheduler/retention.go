@@ -57,8 +57,13 @@ func (r Retention) Validate() error {
 		name string
 		d    time.Duration
 	}{
-		{"every", r.Every}, {"succeeded", r.Succeeded}, {"failed", r.Failed}, {"canceled", r.Canceled}, {"skipped", r.Skipped},
-		{"ranges", r.Ranges}, {"keys", r.Keys},
+		{"every", r.Every},
+		{"succeeded", r.Succeeded},
+		{"failed", r.Failed},
+		{"canceled", r.Canceled},
+		{"skipped", r.Skipped},
+		{"ranges", r.Ranges},
+		{"keys", r.Keys},
 	} {
 		if f.d < time.Minute {
 			errs = append(errs, fmt.Errorf("scheduler: retention.%s: %v is below 1m: write a longer time, or off: true to keep all records", f.name, f.d))

@@ -70,8 +70,12 @@ func (r PruneRequest) Checked() (PruneRequest, error) {
 		d    time.Duration
 		kept bool
 	}{
-		{"Succeeded", t.Succeeded, true}, {"Failed", t.Failed, true}, {"Canceled", t.Canceled, true}, {"Idle", t.Idle, true},
-		{"Ranges", t.Ranges, false}, {"Keys", t.Keys, false},
+		{"Succeeded", t.Succeeded, true},
+		{"Failed", t.Failed, true},
+		{"Canceled", t.Canceled, true},
+		{"Idle", t.Idle, true},
+		{"Ranges", t.Ranges, false},
+		{"Keys", t.Keys, false},
 	} {
 		switch {
 		case age.d < 0:

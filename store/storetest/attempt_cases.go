@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/solotick/solotick/store"
 )
@@ -43,11 +44,11 @@ func only(e *env, list []store.Attempt) store.Attempt {
 
 // ends tells the attempts in short.
 func ends(list []store.Attempt) string {
-	out := ""
+	var out strings.Builder
 	for _, a := range list {
-		out += fmt.Sprint(a.Number, " ", a.End, " ")
+		fmt.Fprint(&out, a.Number, " ", a.End, " ")
 	}
-	return out
+	return out.String()
 }
 
 // again fetches the one row that waits.
