@@ -14,8 +14,9 @@ import (
 )
 
 // held bounds the chunks of one direction that are under way. A sender that goes
-// on beyond that is slowed by TCP, as it is by a full network.
-const held = 4096
+// on beyond that is slowed by TCP, as it is by a full network. Room for them is made
+// with every connection: clients that connect again and again must not be slowed by it.
+const held = 256
 
 // conn is one connection of a client and the one to the backend that it goes to.
 type conn struct {
@@ -113,7 +114,7 @@ func (c *conn) pump(d Direction, from, to *net.TCPConn) {
 
 // read queues what comes, until the sender ends or the connection is cut.
 func (c *conn) read(d Direction, from *net.TCPConn, queue chan<- chunk) {
-	buffer := make([]byte, 32<<10)
+	buffer := make([]byte, 16<<10)
 	for {
 		n, err := from.Read(buffer)
 		if n > 0 {
