@@ -267,10 +267,10 @@ func redlockSite(t *testing.T) site {
 		rdbs[i] = redisClient(t, node.Addr())
 	}
 	return site{
-		driver: "redlock", ttl: shortTTL,
+		driver: "redlock", ttl: 2 * shortTTL,
 		part: func(addrs []string) string {
 			// A node that has just started grants nothing for as long as max_ttl.
-			return fmt.Sprintf("{addrs: [%q, %q, %q], max_ttl: 2s}", addrs[0], addrs[1], addrs[2])
+			return fmt.Sprintf("{addrs: [%q, %q, %q], max_ttl: 4s}", addrs[0], addrs[1], addrs[2])
 		},
 		remove: func(tb testing.TB, key string) {
 			tb.Helper()
