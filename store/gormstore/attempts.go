@@ -20,7 +20,7 @@ func (s *Store) keptOnce(c sqldialect.Conn) string {
 func (s *Store) keepFailed(ctx context.Context, c sqldialect.Conn, refs []store.Ref) error {
 	query := "INSERT INTO " + s.t.attempts + " (execution_id, " + attemptColumns + ") SELECT e.id, e.attempt, e.owner_label, e.started_ms, " +
 		c.NowMillis + ", ?, e.reason, e.mode, e.fence, e.error_code, e.error_text, '' FROM " + s.t.executions +
-		" e WHERE e.ns = ? AND e.state = 1 AND e.owner = ? AND e.id IN " + c.List(len(refs)) +
+		" e WHERE " + s.t.ofNS + " AND e.state = 1 AND e.owner = ? AND e.id IN " + c.List(len(refs)) +
 		" AND (e.id, e.attempt) IN " + c.Tuples(len(refs), 2) + s.keptOnce(c)
 	args := []any{store.EndRetry, refs[0].Namespace, refs[0].Owner[:]}
 	for i := range refs {

@@ -69,7 +69,7 @@ func (s *Store) beat(ctx context.Context, c sqldialect.Conn, r store.HeartbeatRe
 		return nil
 	}
 	answer := "id, attempt, cancel_requested, " + c.NowMillis
-	held := " WHERE ns = ? AND owner = ? AND state = 2 AND " + atAttempts(c.Dialect, len(r.Beats))
+	held := " WHERE " + s.t.ofNS + " AND owner = ? AND state = 2 AND " + atAttempts(c.Dialect, len(r.Beats))
 	renew := "UPDATE " + s.t.byID + " SET lease_until_ms = " + c.NowMillis + " + ?, version = version + 1" + held
 	if c.Returning {
 		return out, c.Query(ctx, renew+" RETURNING "+answer, args, read)
@@ -277,7 +277,7 @@ func (s *Store) finishSQL(d *sqldialect.Dialect, f *store.Finish, refs []store.R
 	} else {
 		query += "finished_ms = " + d.NowMillis + ", active_hash = NULL, dedup_hash = NULL, "
 	}
-	query += "state = ? WHERE ns = ? AND state = 2 AND id IN " + d.List(len(refs))
+	query += "state = ? WHERE " + s.t.ofNS + " AND state = 2 AND id IN " + d.List(len(refs))
 	args = append(args, f.State, f.Ref.Namespace)
 	for i := range refs {
 		args = append(args, refs[i].ID[:])

@@ -85,17 +85,21 @@ func (p *place) steps() []step {
 		{"claim", func() { ran = append(ran, p.started(cron("job-0", tick))) }},
 		{"claim of a held key", func() { p.want(p.claim(cron("job-0", tick+1)), "busy", 1) }},
 		{"claim of a tick that is recorded", func() { p.want(p.claim(cron("job-0", tick)), "duplicate", 1) }},
+		{"enqueue", func() {
+			rows := []store.NewExecution{keyed}
+			for i := range batch - 1 {
+				rows = append(rows, queued("mail", fmt.Sprint(i)))
+			}
+			_, err := p.s.Enqueue(p.ctx, space, rows)
+			p.must(err)
+		}},
+		{"fetch", func() { got = p.fetch(2*batch, "job-0", "mail").Runs }},
 		{"heartbeat", func() {
 			_, err := p.s.Heartbeat(p.ctx, store.HeartbeatRequest{
-				Namespace: space, Owner: p.owner, Lease: long, Beats: []store.Beat{{ID: ran[0].ID, Attempt: 1}},
+				Namespace: space, Owner: p.owner, Lease: long, Beats: beats(append(got, ran...)),
 			})
 			p.must(err)
 		}},
-		{"enqueue", func() {
-			_, err := p.s.Enqueue(p.ctx, space, []store.NewExecution{queued("mail", "1"), queued("mail", "2"), keyed})
-			p.must(err)
-		}},
-		{"fetch", func() { got = p.fetch(10, "job-0", "mail").Runs }},
 		{"fetch of nothing", func() { p.fetch(10, "job-0", "mail") }},
 		{"takeover of nothing", func() {
 			_, err := p.s.TakeOver(p.ctx, store.FetchRequest{Namespace: space, Owner: p.owner, Lease: long, Jobs: []string{"job-0", "mail"}, Limit: 10})
@@ -106,14 +110,33 @@ func (p *place) steps() []step {
 			p.must(err)
 		}},
 		{"finish", func() {
-			if len(got) != 3 {
-				p.Errorf("fetched %d, want 3", len(got))
+			if len(got) != batch {
+				p.Errorf("fetched %d, want %d", len(got), batch)
 			}
-			for _, x := range append(ran, got...) {
+			again := done(got[0])
+			again.State = store.StatePending
+			rows := []store.Finish{again}
+			for _, x := range got[1:] {
+				rows = append(rows, done(x))
+			}
+			each, err := p.s.Finish(p.ctx, rows)
+			p.must(errors.Join(append(each, err)...))
+			for _, x := range ran {
 				p.must(p.db.Transaction(func(tx *gorm.DB) error { return p.s.FinishTx(p.ctx, tx, done(x)) }))
 			}
 		}},
 	}
+}
+
+// batch is more than what a planner without figures takes a namespace for.
+const batch = 12
+
+func beats(of []store.Execution) []store.Beat {
+	var out []store.Beat
+	for _, x := range of {
+		out = append(out, store.Beat{ID: x.ID, Attempt: x.Attempt})
+	}
+	return out
 }
 
 type step struct {
@@ -136,7 +159,9 @@ func (p *place) everyCall() map[string][]sqlcount.Call {
 var (
 	// A plan may scan jobs, constants and what it has found itself.
 	fullScan = regexp.MustCompile(`^SCAN (solotick_executions|e|a|b)\b`)
-	sorting  = regexp.MustCompile(`^USE TEMP B-TREE FOR (LAST \d+ TERMS? OF )?ORDER BY`)
+	// One that names the namespace alone, of an index that is not partial.
+	wholeNamespace = regexp.MustCompile(`^SEARCH .*INDEX solotick_executions_(run|tick|finished) \(ns=\?\)`)
+	sorting        = regexp.MustCompile(`^USE TEMP B-TREE FOR (LAST \d+ TERMS? OF )?ORDER BY`)
 )
 
 func (p *place) sqlitePlan(what string, c sqlcount.Call) {
@@ -148,7 +173,7 @@ func (p *place) sqlitePlan(what string, c sqlcount.Call) {
 		var id, parent, unused int
 		var detail string
 		p.must(rows.Scan(&id, &parent, &unused, &detail))
-		if fullScan.MatchString(detail) || sorting.MatchString(detail) {
+		if fullScan.MatchString(detail) || wholeNamespace.MatchString(detail) || sorting.MatchString(detail) {
 			p.Errorf("%s: %s\n%s", what, detail, c.Query)
 		}
 	}

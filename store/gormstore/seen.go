@@ -106,7 +106,7 @@ func (s *Store) look(ctx context.Context, c sqldialect.Conn, query string, args 
 // the assignments, args their values, and after does the same to a row in memory.
 // Rows that are locked are all as they were seen.
 func (s *Store) update(ctx context.Context, c sqldialect.Conn, ns string, rows []row, set string, args []any, after func(*row)) ([]row, error) {
-	query := "UPDATE " + s.t.byID + " SET " + set + ", version = version + 1 WHERE ns = ? AND id IN " + c.List(len(rows))
+	query := "UPDATE " + s.t.byID + " SET " + set + ", version = version + 1 WHERE " + s.t.ofNS + " AND id IN " + c.List(len(rows))
 	args = append(args, ns)
 	for i := range rows {
 		args = append(args, rows[i].ID[:])

@@ -42,6 +42,7 @@ type tables struct {
 	executions, ranges, jobs, fences, attempts, marks string
 
 	byID  string // the executions, in an UPDATE by their IDs
+	ofNS  string // the term that names their namespace there
 	hints bool   // see by
 }
 
@@ -50,7 +51,12 @@ func tablesOf(prefix string, d *sqldialect.Dialect) tables {
 		executions: prefix + "executions", ranges: prefix + "tick_ranges", jobs: prefix + "job_state", fences: prefix + "fences",
 		attempts: prefix + "attempts", marks: prefix + "prune_marks",
 	}
-	t.byID = t.executions
+	t.byID, t.ofNS = t.executions, "ns = ?"
+	if d == sqldialect.SQLite() {
+		// It takes any namespace to have about ten rows, and would rather read all of
+		// them than look for five IDs.
+		t.ofNS = "+ns = ?"
+	}
 	if d == sqldialect.MySQL() {
 		// InnoDB locks what it scans: the choice of the index must not depend on its
 		// idea of how many rows there are.
