@@ -264,7 +264,10 @@ func (p *pruner) batch(ctx context.Context, job string, pt part, rows []candidat
 			" SET args = NULL, result = NULL, checkpoint = NULL, progress = NULL, version = version + 1", empty); err != nil {
 			return err
 		}
-		if attempts, err = p.history(ctx, tx, rows); err != nil || mark <= from {
+		if attempts, err = p.beside(ctx, tx, p.s.t.attempts, "execution_id", rows); err != nil {
+			return err
+		}
+		if _, err = p.beside(ctx, tx, p.s.steps(), "run_id", rows); err != nil || mark <= from {
 			return err
 		}
 		_, err = tx.Exec(ctx, "INSERT INTO "+p.s.t.marks+" (ns, job, part, upto_ms) VALUES "+tx.List(4)+tx.OnConflict("ns, job, part")+
@@ -318,9 +321,10 @@ func (p *pruner) rows(ctx context.Context, tx sqldialect.Conn, what string, rows
 	return tx.Exec(ctx, what+" WHERE id IN "+tx.List(len(rows))+" AND (id, version) IN "+tx.Tuples(len(rows), 2), args...)
 }
 
-// history deletes the superseded attempts of rows that were removed; those of a row
-// that somebody has made pending meanwhile stay.
-func (p *pruner) history(ctx context.Context, tx sqldialect.Conn, rows []candidate) (int64, error) {
+// beside deletes what another table keeps of rows that were removed, such as their
+// superseded attempts; what belongs to a row that somebody has made pending meanwhile
+// stays.
+func (p *pruner) beside(ctx context.Context, tx sqldialect.Conn, table, run string, rows []candidate) (int64, error) {
 	if len(rows) == 0 {
 		return 0, nil
 	}
@@ -328,9 +332,8 @@ func (p *pruner) history(ctx context.Context, tx sqldialect.Conn, rows []candida
 	for i, c := range rows {
 		args[i] = c.id
 	}
-	t := p.s.t
-	return tx.Exec(ctx, "DELETE FROM "+t.attempts+" WHERE execution_id IN "+tx.List(len(rows))+
-		" AND NOT EXISTS (SELECT 1 FROM "+t.executions+" e WHERE e.id = "+t.attempts+".execution_id AND e.finished_ms = 0)", args...)
+	return tx.Exec(ctx, "DELETE FROM "+table+" WHERE "+run+" IN "+tx.List(len(rows))+
+		" AND NOT EXISTS (SELECT 1 FROM "+p.s.t.executions+" e WHERE e.id = "+table+"."+run+" AND e.finished_ms = 0)", args...)
 }
 
 // ranges removes a job's old stretches.
@@ -390,7 +393,7 @@ func (p *pruner) ranges(ctx context.Context, job string) error {
 func (s *Store) Sizes(ctx context.Context) ([]store.TableSize, error) {
 	ctx, cancel := bound(ctx)
 	defer cancel()
-	names := []string{s.t.executions, s.t.attempts, s.t.ranges, s.t.jobs, s.t.fences, s.t.marks}
+	names := []string{s.t.executions, s.t.attempts, s.steps(), s.t.ranges, s.t.jobs, s.t.fences, s.t.marks}
 	args := make([]any, len(names))
 	for i, n := range names {
 		args[i] = n

@@ -2,6 +2,7 @@ package gormstore_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -212,4 +213,33 @@ func TestUpgrade(t *testing.T) {
 		upgrade(t, openDB(t, t.TempDir()+"/store.db"))
 	})
 	onServers(t, func(t *testing.T, s server) { upgrade(t, s.db(t, 4)) })
+}
+
+// A run that goes takes its steps with it; the steps of what stays are kept.
+func TestPruneTakesTheStepsOfARun(t *testing.T) {
+	everywhere(t, func(p *place) {
+		tick := p.register("job", "mail")
+		var rows []store.Execution
+		for i := range 2 {
+			x := p.started(cron("job", tick+store.Millis(i)))
+			p.must(p.db.Transaction(func(tx *gorm.DB) error { return p.s.SaveStepTx(p.ctx, tx, x.Ref(), "charge", []byte("receipt")) }))
+			p.end(x, store.StateSucceeded)
+			rows = append(rows, x)
+		}
+		p.settle("job", tick+1)
+		p.age(rows[0], 8*day)
+		if got := p.prune(); got.Succeeded != 1 {
+			t.Fatalf("pruned %+v", got)
+		}
+		for i, want := range []bool{false, true} {
+			if _, found, err := p.s.Step(p.ctx, rows[i].ID, "charge"); err != nil || found != want {
+				p.Errorf("step of run %d: found %v (%v), want %v", i, found, err, want)
+			}
+		}
+		sizes, err := p.s.Sizes(p.ctx)
+		p.must(err)
+		if !slices.ContainsFunc(sizes, func(s store.TableSize) bool { return s.Name == "solotick_steps" }) {
+			p.Errorf("sizes do not tell of the steps: %v", sizes)
+		}
+	})
 }
