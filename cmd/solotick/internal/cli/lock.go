@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +17,7 @@ import (
 
 func newLock() *cobra.Command {
 	var ttl, wait time.Duration
+	onLoss := &choice{value: locks.Abort.String(), allowed: []string{locks.Abort.String(), locks.Continue.String(), locks.Checkpoint.String()}}
 	cmd := &cobra.Command{
 		Use:                   "lock [flags] KEY -- CMD ARG...",
 		DisableFlagsInUseLine: true,
@@ -27,8 +30,12 @@ The command finds the number of its lock in SOLOTICK_FENCE: it grows with every
 grant of the key, so a resource that remembers the highest it has seen can refuse
 a holder that was frozen and woke too late. Signals are passed on to the command.
 
-If the lock is lost, or cannot be renewed in time, the command and all it started
-get SIGTERM, and SIGKILL before the lock ends.
+If the lock is lost, or cannot be renewed in time, --on-loss says what becomes of
+the command. Under abort it and all it started get SIGTERM, and SIGKILL before the
+lock ends. Under continue it goes on, beside the next holder, for work that is
+better finished than broken off; the loss is told on standard error. Under
+checkpoint it goes on too, and asks 'solotick locks check' where it may be broken
+off. Under all three the exit code is then 76.
 
 If solotick itself is killed with SIGKILL, the command ends with it (on Linux),
 but what the command started may go on.
@@ -41,11 +48,14 @@ lock:shop:cron:report, which the scheduler holds while that job runs.
 Exit codes: the command's own, 75 the lock is held by another, 76 the lock was
 lost, 2 bad arguments or configuration, 1 the lock backend did not answer.`,
 		Example: `  solotick lock backup -- /usr/local/bin/backup --all
-  solotick lock migrate -c solotick.yaml --wait 30s --ttl 20s -- ./migrate.sh`,
+  solotick lock migrate -c solotick.yaml --wait 30s --ttl 20s -- ./migrate.sh
+  solotick lock copy -c solotick.yaml --on-loss checkpoint -- ./copy-in-parts.sh`,
 		Args: cobra.ArbitraryArgs,
 	}
 	cmd.Flags().DurationVar(&ttl, "ttl", 0, "how long the lock outlives this process if it dies (default: the file's)")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait for a holder to go")
+	cmd.Flags().Var(onLoss, "on-loss", "what becomes of the command if the lock is lost")
+	complete(cmd, "on-loss", onLoss.allowed...)
 	file := fileFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		names, argv, err := splitCommand(cmd, args, 1)
@@ -75,7 +85,7 @@ lost, 2 bad arguments or configuration, 1 the lock backend did not answer.`,
 			return err
 		}
 		j := lockJob{
-			locker: locker, key: lockKey(site.namespace(), names[0]), ttl: ttl, wait: wait, signals: signals,
+			locker: locker, key: lockKey(site.namespace(), names[0]), ttl: ttl, wait: wait, goesOn: onLoss.value != locks.Abort.String(), signals: signals,
 			command: child.Command{Argv: argv, Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()},
 		}
 		return j.run(ctx)
@@ -96,6 +106,7 @@ type lockJob struct {
 	key     string
 	ttl     time.Duration // 0 for the locker's own
 	wait    time.Duration
+	goesOn  bool // after a loss
 	signals *relay
 	command child.Command
 }
@@ -108,7 +119,13 @@ func (j lockJob) run(ctx context.Context) error {
 	j.command.Env = append(j.command.Env, fmt.Sprintf("SOLOTICK_FENCE=%d", lease.Fence()), "SOLOTICK_LOCK="+j.key)
 	// Renewals come every third of the TTL: with less than a quarter left they are failing.
 	j.command.Grace = time.Until(lease.ValidUntil()) / 4
-	result, err := child.Run(j.command, heldLease{lease}, j.signals.signals)
+	var right child.Right = heldLease{lease}
+	if j.goesOn {
+		right = anyway{}
+	}
+	told := j.tellLoss(lease)
+	result, err := child.Run(j.command, right, j.signals.signals)
+	told()
 	lost := lease.Err()
 	releaseErr := lease.Release(context.WithoutCancel(ctx))
 	switch {
@@ -125,6 +142,24 @@ func (j lockJob) run(ctx context.Context) error {
 		warn(j.command.Stderr, "%v; others may have to wait until it has expired", releaseErr)
 	}
 	return endWith(result.Code)
+}
+
+// tellLoss tells of a loss after which the command goes on, when it happens. The
+// answer ends that, and is called before the release.
+func (j lockJob) tellLoss(lease *locks.Lease) (end func()) {
+	if !j.goesOn {
+		return func() {}
+	}
+	ended := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-lease.Done():
+			warn(j.command.Stderr, "%v; the command goes on, and another may have the lock", lease.Err())
+		case <-ended:
+		}
+	})
+	return func() { close(ended); wg.Wait() }
 }
 
 func (j lockJob) acquire(ctx context.Context) (*locks.Lease, error) {
@@ -173,3 +208,10 @@ type heldLease struct{ *locks.Lease }
 func (h heldLease) Lost() <-chan struct{} { return h.Done() }
 
 func (h heldLease) Remaining() time.Duration { return time.Until(h.ValidUntil()) }
+
+// anyway is the right to go on whatever becomes of the lease.
+type anyway struct{}
+
+func (anyway) Lost() <-chan struct{} { return nil }
+
+func (anyway) Remaining() time.Duration { return math.MaxInt64 }

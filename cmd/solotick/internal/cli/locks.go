@@ -21,12 +21,13 @@ func newLocks() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "locks",
 		GroupID: groupLook,
-		Short:   "Show who holds which lock, or take one away",
-		Long:    `Show who holds which lock, or take one away from its holder.`,
+		Short:   "Show who holds which lock, ask for one, or take one away",
+		Long: `Show who holds which lock, ask whether one is still held, or take one away from
+its holder.`,
 		Example: `  solotick locks list -c solotick.yaml
   solotick locks release backup -c solotick.yaml`,
 	}
-	cmd.AddCommand(newLocksList(), newLocksRelease())
+	cmd.AddCommand(newLocksList(), newLocksRelease(), newLocksCheck())
 	return cmd
 }
 
@@ -190,12 +191,12 @@ A KEY is that of 'solotick lock', or a whole name that begins with "lock:", as
 Exit codes: 0 it is free, 1 the backend did not answer, you said no, or the holder
 has changed, 2 bad arguments or configuration.`,
 		Example: `  solotick locks release backup -c solotick.yaml
-  solotick locks release lock:shop:cron:report -c solotick.yaml --yes`,
+  solotick locks release lock:shop:cron:report -c solotick.yaml --yes -o json`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	file := fileFlag(cmd)
+	file, out := fileFlag(cmd), outputFlag(cmd)
 	cmd.RunE = interruptible(func(ctx context.Context, cmd *cobra.Command, args []string) error {
 		if args[0] == "" {
 			return usagef("KEY is empty: name the lock")
@@ -209,7 +210,7 @@ has changed, 2 bad arguments or configuration.`,
 		if err != nil {
 			return err
 		}
-		r := eviction{locker: locker, key: lockKey(site.namespace(), args[0]), out: cmd.OutOrStdout(), told: cmd.ErrOrStderr()}
+		r := eviction{locker: locker, key: lockKey(site.namespace(), args[0]), out: cmd.OutOrStdout(), told: cmd.ErrOrStderr(), json: out.value == "json"}
 		if !yes {
 			r.ask = func() (bool, error) { return confirm(cmd.InOrStdin(), cmd.ErrOrStderr()) }
 		}
@@ -228,13 +229,28 @@ type eviction struct {
 	key       string
 	ask       func() (bool, error) // nil to go on without asking
 	out, told io.Writer
+	json      bool // what came of it, for programs
+}
+
+// evicted is what came of it: the key is free now, and who held it before.
+type evicted struct {
+	Key      string   `json:"key"`
+	Released bool     `json:"released"` // false where nobody held it any more
+	Holder   *lockRow `json:"holder"`   // null where there was none to be thrown out
+}
+
+func (e eviction) tell(holder *lockRow, released bool, text string) error {
+	if e.json {
+		return printJSON(e.out, evicted{e.key, released, holder})
+	}
+	_, err := fmt.Fprintf(e.out, "%s is %s\n", printable(e.key), text)
+	return err
 }
 
 func (e eviction) run(ctx context.Context) error {
 	holder, err := e.locker.Inspect(ctx, e.key)
 	if errors.Is(err, locks.ErrFree) {
-		fmt.Fprintf(e.out, "%s is free: nobody holds it\n", printable(e.key))
-		return nil
+		return e.tell(nil, false, "free: nobody holds it")
 	}
 	if err != nil {
 		return err
@@ -256,11 +272,10 @@ func (e eviction) run(ctx context.Context) error {
 		return err
 	}
 	if released == locks.ReleasedGone {
-		fmt.Fprintf(e.out, "%s is free: its holder has let it go meanwhile\n", printable(e.key))
-		return nil
+		return e.tell(nil, false, "free: its holder has let it go meanwhile")
 	}
-	fmt.Fprintf(e.out, "%s is released: the next fence is above %d\n", printable(e.key), holder.Fence)
-	return nil
+	row := rowOfHolder(holder)
+	return e.tell(&row, true, fmt.Sprintf("released: the next fence is above %d", holder.Fence))
 }
 
 // describe tells people who holds a lock.
@@ -273,6 +288,9 @@ func describe(h locks.Holder) string {
 	text += fmt.Sprintf(", fence %d", h.Fence)
 	if row.RemainingMS > 0 {
 		text += fmt.Sprintf(", and ends in %v if it is not renewed", time.Duration(row.RemainingMS)*time.Millisecond)
+	}
+	if row.Waiters > 0 {
+		text += fmt.Sprintf("; %d wait in line", row.Waiters)
 	}
 	return text + "."
 }
