@@ -55,6 +55,8 @@ type effect struct {
 // the database is a line that fails on command.
 type world struct {
 	*testing.T
+	kind  string // of the database, for openDB
+	dsn   string
 	db    *gorm.DB // past the line
 	store *gormstore.Store
 	line  *line
@@ -64,16 +66,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	db, err := sqlitedb.Open(filepath.Join(t.TempDir(), "store.db"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := sqlitedb.Close(db); err != nil {
-			t.Error(err)
-		}
-	})
-	return worldOn(t, db)
+	return worldAt(t, "sqlite", filepath.Join(t.TempDir(), "store.db"))
 }
 
 // everywhere runs a test on SQLite and on servers.
@@ -86,27 +79,40 @@ func everywhere(t *testing.T, run func(w *world)) {
 // onServers runs a test on servers whose transactions are snapshots by default.
 func onServers(t *testing.T, run func(w *world)) {
 	t.Helper()
-	open := func(t *testing.T, open func(sqldialect.ServerConfig) (*gorm.DB, func() error, error), dsn string) *gorm.DB {
-		t.Helper()
-		db, closer, err := open(sqldialect.ServerConfig{DSN: secret.New(dsn)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := closer(); err != nil {
-				t.Error(err)
-			}
-		})
-		return db
-	}
 	t.Run("postgres", func(t *testing.T) {
-		dsn := testenv.SharedPostgres(t).DSN() + "&default_transaction_isolation=repeatable%20read"
-		run(worldOn(t, open(t, postgresdb.Open, dsn)))
+		run(worldAt(t, "postgres", testenv.SharedPostgres(t).DSN()+"&default_transaction_isolation=repeatable%20read"))
 	})
 	t.Run("mariadb", func(t *testing.T) {
-		dsn := testenv.SharedMySQL(t).DSN() + "&innodb_snapshot_isolation=ON"
-		run(worldOn(t, open(t, mysqldb.Open, dsn)))
+		run(worldAt(t, "mariadb", testenv.SharedMySQL(t).DSN()+"&innodb_snapshot_isolation=ON"))
 	})
+}
+
+// openDB opens a database by the name of its kind and its DSN, which is a path for SQLite.
+func openDB(kind, dsn string) (*gorm.DB, func() error, error) {
+	switch kind {
+	case "postgres":
+		return postgresdb.Open(sqldialect.ServerConfig{DSN: secret.New(dsn)})
+	case "mariadb":
+		return mysqldb.Open(sqldialect.ServerConfig{DSN: secret.New(dsn)})
+	}
+	db, err := sqlitedb.Open(dsn, nil)
+	return db, func() error { return sqlitedb.Close(db) }, err
+}
+
+func worldAt(t *testing.T, kind, dsn string) *world {
+	t.Helper()
+	db, closer, err := openDB(kind, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := closer(); err != nil {
+			t.Error(err)
+		}
+	})
+	w := worldOn(t, db)
+	w.kind, w.dsn = kind, dsn
+	return w
 }
 
 func worldOn(t *testing.T, db *gorm.DB) *world {
