@@ -17,6 +17,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -36,6 +37,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	dir := flags.String("dir", ".", "root of the module")
 	only := flags.String("guard", "", "break this guard only")
 	timeout := flags.Duration("timeout", 2*time.Minute, "limit for the tests of one package")
+	at := flags.Int("p", 2, "guards broken at a time, each in processes of its own")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -62,7 +64,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if bin, err = filepath.Abs(bin); err != nil { // tests run in their packages
+		return err
+	}
 	defer func() { _ = os.RemoveAll(bin) }() // temporary files; the verdict is what counts
-	r := &runner{dir: *dir, bin: bin, timeout: *timeout, out: out}
+	r := &runner{dir: *dir, bin: bin, timeout: *timeout, at: *at, out: out}
 	return r.breakAll(ctx, rows)
 }

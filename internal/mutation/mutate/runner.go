@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -18,32 +19,72 @@ type runner struct {
 	dir     string // module root
 	bin     string // where the test binaries go
 	timeout time.Duration
+	at      int // a time
 	out     io.Writer
 
-	built    map[string]string // package -> test binary
-	baseline map[string]error  // package and pattern -> result with nothing broken
+	mu       sync.Mutex
+	built    map[string]func() error // by package
+	baseline map[string]func() error // by package and pattern: with nothing broken
 }
 
-// breakAll breaks the guards of all rows in turn and returns what went unnoticed
-// or could not be judged.
+// breakAll breaks the guards of all rows, some at a time, each in processes of its
+// own, and returns what went unnoticed or could not be judged.
 func (r *runner) breakAll(ctx context.Context, rows []row) error {
-	r.built = map[string]string{}
-	r.baseline = map[string]error{}
-	var errs []error
-	for _, row := range rows {
-		start := time.Now()
-		how, err := r.breakOne(ctx, row)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			how = "ERROR"
-			errs = append(errs, fmt.Errorf("guard %q: %w", row.guard, err))
-		}
-		fmt.Fprintf(r.out, "%-40s %-30s %6.1fs\n", row.guard, how, time.Since(start).Seconds())
+	r.built, r.baseline = map[string]func() error{}, map[string]func() error{}
+	errs := make([]error, len(rows))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range max(r.at, 1) {
+		workers.Go(func() {
+			for i := range next {
+				errs[i] = r.judge(ctx, rows[i])
+			}
+		})
 	}
-	fmt.Fprintf(r.out, "%d guards broken, %d not noticed or not judged\n", len(rows), len(errs))
+	for i := range rows {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	bad := 0
+	for _, err := range errs {
+		if err != nil {
+			bad++
+		}
+	}
+	fmt.Fprintf(r.out, "%d guards broken, %d not noticed or not judged\n", len(rows), bad)
 	return errors.Join(errs...)
+}
+
+// judge breaks one guard and prints what became of it.
+func (r *runner) judge(ctx context.Context, row row) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	start := time.Now()
+	how, err := r.breakOne(ctx, row)
+	if err != nil {
+		how, err = "ERROR", fmt.Errorf("guard %q: %w", row.guard, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(r.out, "%-40s %-30s %6.1fs\n", row.guard, how, time.Since(start).Seconds())
+	return err
+}
+
+// once calls f for the first who asks for the key; the others wait for its result.
+func (r *runner) once(results map[string]func() error, key string, f func() error) error {
+	r.mu.Lock()
+	result, ok := results[key]
+	if !ok {
+		result = sync.OnceValue(f)
+		results[key] = result
+	}
+	r.mu.Unlock()
+	return result()
 }
 
 // breakOne says which package's tests noticed.
@@ -74,12 +115,8 @@ func (r *runner) breakOne(ctx context.Context, row row) (string, error) {
 
 // passes reports whether the tests pass, and are any, with nothing broken.
 func (r *runner) passes(ctx context.Context, pkg, run string) error {
-	key := pkg + "\t" + run
-	if err, ok := r.baseline[key]; ok {
-		return err
-	}
-	err := func() error {
-		if err := r.build(ctx, pkg); err != nil {
+	return r.once(r.baseline, pkg+"\t"+run, func() error {
+		if err := r.once(r.built, pkg, func() error { return r.build(ctx, pkg) }); err != nil {
 			return err
 		}
 		out, err := r.test(ctx, pkg, run, "")
@@ -90,28 +127,23 @@ func (r *runner) passes(ctx context.Context, pkg, run string) error {
 			return fmt.Errorf("%s has no test that matches %q and runs", pkg, run)
 		}
 		return nil
-	}()
-	r.baseline[key] = err
-	return err
+	})
+}
+
+// binary is where the tests of the package go.
+func (r *runner) binary(pkg string) string {
+	return filepath.Join(r.bin, strings.ReplaceAll(pkg, "/", "_")+".test")
 }
 
 func (r *runner) build(ctx context.Context, pkg string) error {
-	if _, ok := r.built[pkg]; ok {
-		return nil
-	}
-	bin, err := filepath.Abs(filepath.Join(r.bin, strings.ReplaceAll(pkg, "/", "_")+".test"))
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags=mutation", "-o", bin, "./"+pkg)
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags=mutation", "-o", r.binary(pkg), "./"+pkg)
 	cmd.Dir = r.dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s does not build: %w\n%s", pkg, err, tail(string(out)))
 	}
-	if _, err := os.Stat(bin); err != nil {
+	if _, err := os.Stat(r.binary(pkg)); err != nil {
 		return fmt.Errorf("%s has no tests", pkg)
 	}
-	r.built[pkg] = bin
 	return nil
 }
 
@@ -121,7 +153,7 @@ var errTimeout = errors.New("timed out")
 func (r *runner) test(ctx context.Context, pkg, run, guard string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, r.built[pkg], "-test.v", "-test.failfast", "-test.run="+run)
+	cmd := exec.CommandContext(ctx, r.binary(pkg), "-test.v", "-test.failfast", "-test.run="+run)
 	cmd.Dir = filepath.Join(r.dir, pkg)
 	// Tests that build the program themselves must break the same guard in it.
 	cmd.Env = append(os.Environ(),
