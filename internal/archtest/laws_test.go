@@ -8,7 +8,7 @@ var house = []string{
 	"locks/memlock", "locks/sqllock", "locks/redislock", "locks/redlock", "locks/etcdlock", "locks/zklock",
 	"leader", "leader/driver", "leader/leadertest", "leader/etcdleader", "leader/zkleader",
 	"store", "store/gormstore", "store/gormstore/sqlitedb", "store/memstore", "store/storetest",
-	"idempotent",
+	"idempotent", "idempotent/message", "idempotent/redisstream", "idempotent/httppost",
 	"scheduler", "scheduler/cronspec", "scheduler/schedulerfx", "scheduler/schedulertest",
 	"scheduler/metrics", "scheduler/tracing", "scheduler/admin",
 	"scheduler/execjob", "scheduler/httpjob", "scheduler/sqljob", "scheduler/streamqueue", "scheduler/switchwatch",
@@ -186,6 +186,16 @@ var laws = []rule{
 		from:   []string{"idempotent"},
 		may:    all(base, gormLibrary, sqlite, []string{"store", "store/gormstore"}),
 		reason: "exactly-once effects rest on the store alone and serve requests that no scheduler knows of",
+	},
+	{
+		from:   []string{"idempotent/message"},
+		may:    []string{},
+		reason: "whoever writes a publisher depends on the seam and gets no database with it",
+	},
+	{
+		from:   []string{"idempotent/redisstream", "idempotent/httppost"},
+		may:    all(base, redisClient, []string{"idempotent/message"}),
+		reason: "what carries messages links its one client, and no database",
 	},
 	{
 		from:    []string{"idempotent/..."},

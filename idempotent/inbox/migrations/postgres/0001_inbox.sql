@@ -1,0 +1,12 @@
+-- Messages that were handled, by consumer: written in the transaction of what the
+-- message led to. message is a hash of its ID; owner tells who wrote the row.
+CREATE TABLE {prefix}inbox (
+  consumer TEXT COLLATE "C" NOT NULL,
+  message  BYTEA NOT NULL,
+  owner    BYTEA NOT NULL,
+  seen_ms  BIGINT NOT NULL,
+  version  BIGINT NOT NULL DEFAULT 1
+);
+-- guard: inbox-unique
+CREATE UNIQUE INDEX {prefix}inbox_once ON {prefix}inbox (consumer, message);
+CREATE INDEX {prefix}inbox_seen ON {prefix}inbox (seen_ms);
