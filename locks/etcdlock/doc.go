@@ -19,13 +19,15 @@
 //     look at the keys that etcd has of the session. A hold is not renewed by the
 //     session's keep-alive alone: one whose owner renews it no more is given up
 //     after its TTL, also where the session lives on for others.
-//   - Who waits comes in order of arrival. The next one watches the line, and is
-//     granted the key by the event that says that the key before its own is gone, if
-//     that watch did not say before, or with it, that its own is: no request lies
-//     between a release and the next grant. All others watch one key each, the last
-//     but one before their own, so a release wakes two. A waiter whose key is
-//     removed lines up again; one that stands further back than the next notices
-//     within 5 s.
+//   - Who waits comes in order of arrival. The next ones watch the line, and are
+//     granted the key by the event that says that the last key before their own is
+//     gone, if that watch did not say before, or with it, that their own is: no
+//     request lies between a release and the next grant. Where at most two are ahead,
+//     a waiter sends one transaction and begins one watch, at the same time where the
+//     line was as short the last time. Further back it watches the last but one before
+//     its own until that is gone, so a release wakes two in a line of any length. A
+//     waiter whose key is removed lines up again; one that stands further back than
+//     the next notices within 5 s.
 //   - The holder is told at once when its key is deleted or its session ended; in
 //     the first 100 ms of a hold, which are not watched, when they are over.
 //   - A request that is given up leaves nothing: its key is deleted, or removed by

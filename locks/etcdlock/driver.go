@@ -79,6 +79,7 @@ type Driver struct {
 	opening  map[int64]*flight  // of a session to come
 	entries  map[string]*entry  // by key of etcd: what this driver holds, waits for or does not know the outcome of
 	strays   map[string]struct{}
+	short    map[string]struct{} // lines that few stood in, see wasShort
 }
 
 var (
@@ -100,7 +101,7 @@ func NewDriver(client *clientv3.Client, opts ...Option) (*Driver, error) {
 	}
 	d := &Driver{
 		client: client, leases: pb.NewLeaseClient(client.ActiveConnection()), prefix: DefaultPrefix, log: slog.Default(),
-		sessions: map[int64]*session{}, opening: map[int64]*flight{}, entries: map[string]*entry{}, strays: map[string]struct{}{},
+		sessions: map[int64]*session{}, opening: map[int64]*flight{}, entries: map[string]*entry{}, strays: map[string]struct{}{}, short: map[string]struct{}{},
 	}
 	for _, o := range opts {
 		o(d)

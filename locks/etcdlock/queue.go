@@ -37,7 +37,12 @@ func (d *Driver) AcquireQueued(ctx context.Context, r driver.Request) (driver.Gr
 			return driver.Grant{}, err
 		}
 		e := d.enter(s, d.path(r.Key, r.Token), true)
-		g, err := (&wait{d: d, s: s, e: e, dir: d.dir(r.Key)}).run(ctx, r)
+		w := &wait{d: d, s: s, e: e, dir: d.dir(r.Key)}
+		if d.wasShort(w.dir) {
+			w.view = d.hub.view(w.dir, e.path)
+		}
+		g, err := w.run(ctx, r)
+		w.close()
 		if !errors.Is(err, errSession) && !errors.Is(err, errRemoved) {
 			return g, err
 		}
@@ -48,6 +53,11 @@ func (d *Driver) AcquireQueued(ctx context.Context, r driver.Request) (driver.Gr
 	}
 }
 
+// front is how many may be ahead of one who lines up and watches the line itself at
+// once. Who comes later watches it when one is left: so in a long line a release is
+// told to two.
+const front = 2
+
 // wait is one stand in a line.
 type wait struct {
 	d        *Driver
@@ -55,8 +65,43 @@ type wait struct {
 	e        *entry
 	dir      string
 	rev      int64    // create revision of our key
-	ahead    []string // the two before us at most, the nearer one first
+	ahead    []string // those before us, the nearest first, at most one more than front
+	seen     int64    // the revision at which they were
+	view     *view    // begun before lining up, where that line was short lately
 	answered leaseclock.Instant
+}
+
+func (w *wait) close() {
+	if w.view != nil {
+		w.d.hub.close(w.view)
+		w.view = nil
+	}
+}
+
+// maxShort bounds what is remembered of lines.
+const maxShort = 1024
+
+// wasShort reports whether a line had few in it when we lined up there last, and had
+// any. Then its watch is begun together with the next line-up: what it tells from
+// before that is known from both, and no look is needed between.
+func (d *Driver) wasShort(dir string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, ok := d.short[dir]
+	return ok
+}
+
+func (d *Driver) noteLine(dir string, ahead int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if ahead == 0 || ahead > front {
+		delete(d.short, dir)
+		return
+	}
+	if len(d.short) >= maxShort {
+		clear(d.short)
+	}
+	d.short[dir] = struct{}{}
 }
 
 func (w *wait) run(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -94,18 +139,22 @@ func (w *wait) lineUp(ctx context.Context, r driver.Request) error {
 	resp, err := w.d.txn(call).Then(
 		clientv3.OpPut(w.e.path, newRecord(r), clientv3.WithLease(w.s.id)),
 		clientv3.OpGet(w.dir, clientv3.WithPrefix(),
-			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(3)),
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(front+2)),
 	).Commit()
 	if err != nil {
 		return w.d.failed(w.s, w.e, "line up", err)
 	}
-	w.answered = leaseclock.Now()
+	w.answered, w.seen = leaseclock.Now(), resp.Header.Revision
 	kvs := resp.Responses[1].GetResponseRange().Kvs
 	if string(kvs[0].Key) != w.e.path || !w.take(kvs[1:]) {
 		// A key of others, or ours has been in line before.
 		return w.place(ctx)
 	}
 	w.rev = kvs[0].CreateRevision
+	w.d.noteLine(w.dir, len(w.ahead))
+	if len(w.ahead) > front {
+		w.close() // else it would hear of every hand-over before its own
+	}
 	if len(w.ahead) == 0 && errors.Is(fresh.wait(ctx), errSession) {
 		return errSession
 	}
@@ -131,12 +180,12 @@ func (w *wait) place(ctx context.Context) error {
 	if err != nil {
 		return fail("look at the line", err)
 	}
-	w.ahead = w.ahead[:0]
+	w.ahead, w.seen = w.ahead[:0], all.Header.Revision
 	for _, kv := range w.d.line(all.Kvs) {
 		if string(kv.Key) == w.e.path && (w.rev == 0 || w.rev == kv.CreateRevision) {
 			w.rev = kv.CreateRevision
 			slices.Reverse(w.ahead)
-			w.ahead = w.ahead[:min(len(w.ahead), 2)]
+			w.ahead = w.ahead[:min(len(w.ahead), front+1)]
 			return nil
 		}
 		w.ahead = append(w.ahead, string(kv.Key))
@@ -145,7 +194,8 @@ func (w *wait) place(ctx context.Context) error {
 }
 
 // look asks whether our key is the one that we made, and which are before it. It is
-// asked once after a watch has begun, which tells all that comes later.
+// asked beside the beginning of a watch, which tells all that comes later; where the
+// watch has begun later than the look, once more.
 func (w *wait) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanUp)
 	defer cancel()
@@ -154,11 +204,11 @@ func (w *wait) look(ctx context.Context) error {
 		mine = clientv3.Compare(clientv3.CreateRevision(w.e.path), ">", -1)
 	}
 	resp, err := w.d.txn(ctx).If(mine).Then(clientv3.OpGet(w.dir, clientv3.WithPrefix(), clientv3.WithMaxCreateRev(w.rev-1),
-		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))).Commit()
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(front+1))).Commit()
 	if err != nil {
 		return fail("look at the line", err)
 	}
-	w.answered = leaseclock.Now()
+	w.answered, w.seen = leaseclock.Now(), resp.Header.Revision
 	if !resp.Succeeded {
 		return errRemoved
 	}
@@ -174,7 +224,7 @@ func (w *wait) untilFirst(ctx context.Context) error {
 	defer poll.Stop()
 	for failures := 0; ; {
 		step := w.inFront
-		if len(w.ahead) > 1 {
+		if len(w.ahead) > front {
 			step = w.behind
 		}
 		err := step(ctx, poll)
@@ -198,22 +248,30 @@ func (w *wait) untilFirst(ctx context.Context) error {
 	}
 }
 
-// inFront is the wait of who is next: it watches the line, looks who is ahead since,
+// inFront is the wait of the next few: it watches the line, knows who is ahead since,
 // and returns when nobody is, without another look, or when it is time for one.
 func (w *wait) inFront(ctx context.Context, poll *time.Timer) error {
-	v := w.d.hub.view(w.dir, w.e.path)
-	defer w.d.hub.close(v)
+	if w.view == nil {
+		w.view = w.d.hub.view(w.dir, w.e.path)
+		if err := w.look(ctx); err != nil || !w.isInFront() {
+			w.close()
+			return err
+		}
+	}
+	defer w.close()
+	v := w.view
 	if err := w.pause(ctx, time.Second, poll, v.ready); err != nil {
 		return err
 	}
-	watched := isClosed(v.ready)
-	if err := w.look(ctx); err != nil || len(w.ahead) == 0 || len(w.ahead) > 1 {
-		return err
+	if !isClosed(v.ready) {
+		return nil // nothing is known of what came since
 	}
-	if !watched { // what came between the look and the watch was not seen
-		return w.pause(ctx, time.Second, poll, v.ready)
+	if !w.d.hub.covers(v.watch, w.seen) {
+		if err := w.look(ctx); err != nil || !w.isInFront() {
+			return err
+		}
 	}
-	w.d.hub.expect(v, w.ahead[0])
+	w.d.hub.expect(v, w.ahead, w.seen)
 	if err := w.pause(ctx, w.nextLook(), poll, v.told); err != nil {
 		return err
 	}
@@ -227,6 +285,8 @@ func (w *wait) inFront(ctx context.Context, poll *time.Timer) error {
 	return nil
 }
 
+func (w *wait) isInFront() bool { return len(w.ahead) > 0 && len(w.ahead) <= front }
+
 // behind is the wait of all others: it watches the last but one before us, whose end
 // makes us the next, and returns then or when it is time to look again. So what the
 // next one must know is found out while the one before it holds the key.
@@ -234,12 +294,17 @@ func (w *wait) behind(ctx context.Context, poll *time.Timer) error {
 	far := w.ahead[1]
 	ahead := w.d.hub.watch(far)
 	defer w.d.hub.unwatch(ahead, false)
-	// From now on, so what came before must be looked for once it has begun.
+	still := func() bool { return len(w.ahead) > front && w.ahead[1] == far }
+	if err := w.look(ctx); err != nil || !still() {
+		return err
+	}
 	if err := w.pause(ctx, time.Second, poll, ahead.ready); err != nil {
 		return err
 	}
-	if err := w.look(ctx); err != nil || len(w.ahead) < 2 || w.ahead[1] != far {
-		return err
+	if !w.d.hub.covers(ahead, w.seen) {
+		if err := w.look(ctx); err != nil || !still() {
+			return err
+		}
 	}
 	if err := w.pause(ctx, w.nextLook(), poll, ahead.gone); err != nil {
 		return err

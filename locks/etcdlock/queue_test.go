@@ -98,6 +98,82 @@ func TestNoHerd(t *testing.T) {
 	}
 }
 
+// Between a release and the next grant there is no request, and before it there are
+// few: who lines up where few stand asks once, and watches; in a longer line it watches
+// one ahead first. A watch that etcd begins later than it answers costs another look.
+func TestHandOverRequests(t *testing.T) {
+	t.Parallel()
+	space := testenv.SharedEtcd(t)
+	admin := console(t, space.Addr)
+	wanted := func(key string) driver.Request {
+		r := request(key)
+		r.TTL = time.Minute // none of the keep-alives of long waits
+		return r
+	}
+	t.Run("two take turns", func(t *testing.T) {
+		holder, waiter := start(t, space.Name, space.Addr), start(t, space.Name, space.Addr)
+		h := grant(t, holder, wanted("turns"))
+		fewest := int64(1000)
+		for range 12 {
+			waiter.sent.reset()
+			c := queue(t.Context(), waiter, wanted("turns"))
+			until(t, "it watches", waiter.InFront)
+			asked := waiter.sent.txns.Load()
+			release(t, holder, h)
+			q := take(t, c)
+			if q.err != nil {
+				t.Fatal(q.err)
+			}
+			if n := waiter.sent.txns.Load(); n != asked {
+				t.Errorf("%d requests between the release and the grant", n-asked)
+			}
+			until(t, "its watch ends", func() bool { return waiter.sent.watches.Load() >= 2 })
+			if n := waiter.sent.watches.Load(); n != 2 {
+				t.Errorf("%d requests for one watch", n)
+			}
+			if asked > 3 {
+				t.Errorf("%d requests before it watched", asked)
+			}
+			fewest = min(fewest, asked)
+			h, holder, waiter = q.hold, waiter, holder
+		}
+		if fewest != 1 {
+			t.Errorf("at least %d requests before it watched, want to see 1", fewest)
+		}
+		release(t, holder, h)
+	})
+	t.Run("long line", func(t *testing.T) {
+		holder := start(t, space.Name, space.Addr)
+		h := grant(t, holder, wanted("long"))
+		const n = 6
+		var ps []process
+		var line []<-chan queued
+		for i := range n {
+			p := start(t, space.Name, space.Addr)
+			ps, line = append(ps, p), append(line, queue(t.Context(), p, wanted("long")))
+			until(t, "it is in line", func() bool { return count(t, admin, etcdlock.Path(space.Name, "long")) == i+2 })
+		}
+		for i, c := range line {
+			until(t, "the next one is ready", ps[i].InFront)
+			asked := ps[i].sent.txns.Load()
+			release(t, holder, h)
+			q := take(t, c)
+			if q.err != nil {
+				t.Fatal(q.err)
+			}
+			if sent := ps[i].sent.txns.Load(); sent != asked {
+				t.Errorf("waiter %d: %d requests between the release and the grant", i, sent-asked)
+			}
+			// Lined up, and looked beside the beginning of each of two watches, or once more.
+			if watches := ps[i].sent.watches.Load(); asked > 5 || watches > 4 {
+				t.Errorf("waiter %d: %d transactions and %d requests for watches", i, asked, watches)
+			}
+			h, holder = q.hold, ps[i]
+		}
+		release(t, holder, h)
+	})
+}
+
 // A waiter in the middle that dies or goes does not break the line.
 func TestPredecessorGoes(t *testing.T) {
 	t.Parallel()

@@ -8,10 +8,10 @@ import (
 	"github.com/solotick/solotick/internal/mutation"
 )
 
-// view is what the next one sees of its line: every key that is deleted from it, its
+// view is what the next few see of their line: every key that is deleted from it, its
 // own included, over one watch of etcd. Such a watch tells what happened in the order
 // in which it happened, and of one revision all or nothing. So when it tells that the
-// key ahead is gone and has not told of the own key, the own key was there at that
+// last key ahead is gone and has not told of the own key, the own key was there at that
 // revision, with nobody ahead: what a transaction would find out a round trip later.
 // Two watches, one for each key, would not prove it: etcd may hold one of them back.
 //
@@ -19,10 +19,17 @@ import (
 type view struct {
 	*watch
 	own    string
-	before string        // the key ahead; "" until the waiter has looked
-	early  []string      // what was deleted before that
+	looked bool
+	since  int64         // the revision at which the waiter has looked
+	before []string      // who was ahead then and is not known to be gone
+	early  []deletion    // what came before it was told of the look
 	told   chan struct{} // closed when there is a verdict
 	end    verdict
+}
+
+type deletion struct {
+	key string
+	rev int64
 }
 
 // verdict is how a view ended.
@@ -52,14 +59,20 @@ func (h *hub) close(v *view) {
 	h.unregister(v.watch)
 }
 
-// expect says who was ahead when the waiter looked, after the view had begun.
-func (h *hub) expect(v *view, before string) {
+// covers reports whether the watch tells of all that comes after the revision.
+func (h *hub) covers(w *watch, rev int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	v.before = before
-	if slices.Contains(v.early, before) {
-		v.decide(first)
-	}
+	return w.begun && w.from > 0 && w.from <= rev+1
+}
+
+// expect says who was ahead at a revision, of which the view tells all that came
+// after; it may have begun before.
+func (h *hub) expect(v *view, ahead []string, rev int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	v.looked, v.since, v.before = true, rev, slices.Clone(ahead)
+	v.weigh(v.early)
 	v.early = nil
 }
 
@@ -71,23 +84,37 @@ func (h *hub) verdict(v *view) verdict {
 
 // see takes the events of one answer, which may be of several revisions.
 func (v *view) see(events []*mvccpb.Event) {
-	var end verdict
+	gone := make([]deletion, 0, len(events))
 	for _, ev := range events {
-		if ev.Type != mvccpb.DELETE {
-			continue
-		}
-		key := string(ev.Kv.Key)
-		switch {
-		case key == v.own && !mutation.On("etcd-revision-check"):
-			end = removed // whichever else is told with it
-		case v.before == "":
-			v.early = append(v.early, key)
-		case key == v.before && end == undecided:
-			end = first
+		if ev.Type == mvccpb.DELETE {
+			gone = append(gone, deletion{string(ev.Kv.Key), ev.Kv.ModRevision})
 		}
 	}
-	if end != undecided {
-		v.decide(end)
+	if v.looked {
+		v.weigh(gone)
+	} else {
+		v.early = append(v.early, gone...)
+	}
+}
+
+// weigh takes what was deleted, and leaves aside what was before the look: who asks
+// again with the same token makes the same key again.
+func (v *view) weigh(gone []deletion) {
+	lost := false
+	for _, d := range gone {
+		if d.rev <= v.since {
+			continue
+		}
+		lost = lost || d.key == v.own && !mutation.On("etcd-revision-check")
+		if i := slices.Index(v.before, d.key); i >= 0 {
+			v.before = slices.Delete(v.before, i, i+1)
+		}
+	}
+	switch {
+	case lost: // whichever else is told with it
+		v.decide(removed)
+	case len(v.before) == 0:
+		v.decide(first)
 	}
 }
 
