@@ -14,10 +14,11 @@ type Dialect struct {
 	Name string // as GORM's dialector calls it
 
 	// NowMillis and NowMicros are expressions for the server's clock since the Unix
-	// epoch, UTC, as an integer. SQLite reads the clock when the statement has its
-	// locks, and MySQL when it begins, both once per statement. PostgreSQL reads it
-	// wherever the expression stands, and again if it had to wait for a row: two of
-	// them in one statement may differ. SQLite's clock has a resolution of 1 ms.
+	// epoch, UTC, as an integer. MySQL reads the clock when the statement begins. SQLite
+	// reads it once the statement has its locks, and again whenever the reader asks for
+	// the next row. PostgreSQL reads it wherever the expression stands, and again if it
+	// had to wait for a row. So two of them in one statement may differ; see
+	// [Dialect.Clock]. SQLite's clock has a resolution of 1 ms.
 	NowMillis string
 	NowMicros string
 
@@ -86,10 +87,10 @@ func (d *Dialect) TxOptions() *sql.TxOptions {
 // several places: with begins the statement, and now stands for one reading of it,
 // by which an index can be searched.
 func (d *Dialect) Clock() (with, now string) {
-	if d == postgres {
-		return "WITH clock (t) AS (SELECT " + d.NowMillis + ") ", "(SELECT t FROM clock)"
+	if d == mysql {
+		return "", d.NowMillis
 	}
-	return "", d.NowMillis
+	return "WITH clock (t) AS MATERIALIZED (SELECT " + d.NowMillis + ") ", "(SELECT t FROM clock)"
 }
 
 // List is "(?, ?, ?)" with n places.

@@ -143,6 +143,32 @@ func TestClock(t *testing.T) {
 	}
 }
 
+// A statement has one clock, however slowly its rows are read. (SQLite reads "now"
+// again for each; the second column shows it.)
+func TestClockOfAStatement(t *testing.T) {
+	c, _ := open(t)
+	with, now := c.Clock()
+	each := "SELECT " + now + ", " + c.NowMillis
+	var clocks []int64
+	var first, plain int64
+	err := c.Query(t.Context(), with+each+" UNION ALL "+each, nil, func(rows sqldialect.Rows) error {
+		var clock int64
+		err := rows.Scan(&clock, &plain)
+		if clocks = append(clocks, clock); len(clocks) > 1 || err != nil {
+			return err
+		}
+		for first = plain; ; {
+			var at int64
+			if err := c.QueryRow(t.Context(), "SELECT "+c.NowMillis, nil, &at); err != nil || at > first {
+				return err
+			}
+		}
+	})
+	if err != nil || len(clocks) != 2 || clocks[0] != clocks[1] || plain <= first {
+		t.Errorf("clocks %v, beside %d and then %d, %v", clocks, first, plain, err)
+	}
+}
+
 func TestTx(t *testing.T) {
 	c, db := open(t)
 	ctx := t.Context()

@@ -31,10 +31,11 @@ func (h hand) check() error {
 	return nil
 }
 
-// Claim implements [store.Store]: one transaction of 4 statements for any number
+// Claim implements [store.Store]: one transaction of 3 statements for any number
 // of runs (rows go 500 to a statement). It locks the jobs and looks which active keys
-// are held, inserts the rows, reads back what there is under each key, and raises the
-// fences. Runs whose active key was taken since it was looked at, as by a fetch or by
+// are held, inserts the rows, and raises the fences. What is there under the keys of
+// runs whose rows the INSERT did not return as made costs one statement more, all
+// together; MySQL, which returns nothing, needs it always. Runs whose active key was taken since it was looked at, as by a fetch or by
 // another run of the same call, cost one more, all together; so do a dedup hash, a lock
 // key, and a repeat.
 func (s *Store) Claim(ctx context.Context, r store.ClaimRequest) (store.Claimed, error) {

@@ -14,7 +14,7 @@ import (
 
 // Enqueue inserts pending rows in the caller's transaction: they are there if
 // and only if it commits. The same key again is store.OutcomeDuplicate. It costs
-// two statements and works on a db outside of a transaction as well. It is for
+// one statement, or two on MySQL, and works on a db outside of a transaction as well. It is for
 // tables of the default prefix; see [Store.EnqueueTx].
 func Enqueue(tx *gorm.DB, ns string, rows ...store.NewExecution) ([]store.Enqueued, error) {
 	c, err := sqldialect.Within(tx)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -147,41 +148,82 @@ func (s *Store) insert(ctx context.Context, c sqldialect.Conn, rows []fresh) err
 }
 
 // insertAndRead answers the rows that then are under the run hashes, whoever made
-// them. Lock ends the statement.
+// them. What an INSERT returns it has made, so only the others are read. Lock ends that
+// statement.
 func insertAndRead(ctx context.Context, c sqldialect.Conn, t tables, ns string, rows []fresh, hashes []store.Hash, lock string) (map[store.Hash]row, error) {
-	changed, err := insert(ctx, c, t, rows)
+	if !c.Returning {
+		changed, err := insert(ctx, c, t, rows)
+		if err != nil {
+			return nil, err
+		}
+		if mutation.On("read-back") || mutation.On("rows-affected") && changed == int64(len(rows)) {
+			won := map[store.Hash]row{}
+			for i := range rows {
+				won[rows[i].hash] = rows[i].row
+			}
+			return won, nil
+		}
+		return byHash(ctx, c, t, ns, hashes, lock)
+	}
+	made, err := insertReturning(ctx, c, t, rows)
 	if err != nil {
 		return nil, err
 	}
-	if mutation.On("read-back") || mutation.On("rows-affected") && changed == int64(len(rows)) {
-		won := map[store.Hash]row{}
-		for i := range rows {
-			won[rows[i].hash] = rows[i].row
-		}
-		return won, nil
+	rest := slices.DeleteFunc(slices.Clone(hashes), func(h store.Hash) bool { _, ok := made[h]; return ok })
+	found, err := byHash(ctx, c, t, ns, rest, lock)
+	maps.Copy(found, made)
+	return found, err
+}
+
+// insertReturning answers the rows that were made, by run hash.
+func insertReturning(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) (map[store.Hash]row, error) {
+	byID := make(map[store.ID]*fresh, len(rows))
+	for i := range rows {
+		byID[rows[i].ID] = &rows[i]
 	}
-	return byHash(ctx, c, t, ns, hashes, lock)
+	made := make(map[store.Hash]row, len(rows))
+	for some := range slices.Chunk(rows, insertMax) {
+		query, args := insertSQL(c, t, some)
+		err := c.Query(ctx, query+" RETURNING id, created_ms, run_at_ms", args, func(from sqldialect.Rows) error {
+			var id []byte
+			var created, runAt store.Millis
+			if err := from.Scan(&id, &created, &runAt); err != nil {
+				return err
+			}
+			f := byID[store.ID(id)]
+			r := f.row
+			r.Created, r.RunAt = created, runAt
+			made[f.hash] = r
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return made, nil
 }
 
 // insert answers the number of rows that the driver calls changed, which decides
 // nothing: MariaDB counts one that it has only found where clientFoundRows is set.
 func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) (changed int64, err error) {
-	one := insertRow(c.Dialect)
-	for len(rows) > 0 {
-		n := min(len(rows), insertMax)
-		args := make([]any, 0, 40*n)
-		for i := range rows[:n] {
-			args = rows[i].values(args)
-		}
-		query := "INSERT INTO " + t.executions + " " + insertColumns + " VALUES " + c.Values(n, one) + c.InsertIgnore
-		some, err := c.Exec(ctx, query, args...)
+	for some := range slices.Chunk(rows, insertMax) {
+		query, args := insertSQL(c, t, some)
+		n, err := c.Exec(ctx, query, args...)
 		if err != nil {
 			return 0, err
 		}
-		changed += some
-		rows = rows[n:]
+		changed += n
 	}
 	return changed, nil
+}
+
+// insertSQL passes over rows that break a unique index.
+func insertSQL(c sqldialect.Conn, t tables, rows []fresh) (query string, args []any) {
+	args = make([]any, 0, 40*len(rows))
+	for i := range rows {
+		args = rows[i].values(args)
+	}
+	return "INSERT INTO " + t.executions + " " + insertColumns + " VALUES " + c.Values(len(rows), insertRow(c.Dialect)) + c.InsertIgnore, args
 }
 
 // byHash reads the rows with one of the run hashes. Lock ends the statement.

@@ -37,7 +37,7 @@ func newStatements(t tables, d *sqldialect.Dialect) statements {
 	if d.LockRows == "" {
 		// The last row carries the clock, also when there is no other.
 		look := func(where string) string {
-			return "SELECT " + now + ", " + selected + " FROM (SELECT e.* FROM " + t.executions + " e WHERE " + where +
+			return with + "SELECT " + now + ", " + selected + " FROM (SELECT e.* FROM " + t.executions + " e WHERE " + where +
 				") c UNION ALL SELECT " + now + ", " + nothing
 		}
 		return statements{due: look(due), overdue: look(overdue)}
