@@ -35,7 +35,8 @@ type Dialect struct {
 	// same transaction was refused by. Empty where that INSERT fails instead.
 	ReadLatest string
 
-	// Returning tells whether UPDATE and INSERT can return the rows they wrote.
+	// Returning tells whether an UPDATE can return the rows it wrote; see also
+	// [Dialect.InsertReturning].
 	Returning bool
 
 	// InsertIgnore ends an INSERT that passes over rows that break any unique
@@ -107,6 +108,16 @@ func (d *Dialect) Tuples(rows, width int) string {
 		return "(VALUES " + d.Values(rows, d.List(width)) + ")"
 	}
 	return "(" + d.Values(rows, d.List(width)) + ")"
+}
+
+// InsertReturning ends an INSERT that answers the rows it meets: those that it has
+// made, and on MariaDB also those that it has passed over. MySQL reads a comment, and
+// answers none.
+func (d *Dialect) InsertReturning(columns string) string {
+	if d == mysql {
+		return d.InsertIgnore + " /*M!100500 RETURNING " + columns + " */"
+	}
+	return d.InsertIgnore + " RETURNING " + columns
 }
 
 // Values repeats a row of an INSERT.

@@ -148,24 +148,10 @@ func (s *Store) insert(ctx context.Context, c sqldialect.Conn, rows []fresh) err
 }
 
 // insertAndRead answers the rows that then are under the run hashes, whoever made
-// them. What an INSERT returns it has made, so only the others are read. Lock ends that
-// statement.
+// them. Those that the INSERT returned need not be read back. Lock ends the statement
+// that reads the others.
 func insertAndRead(ctx context.Context, c sqldialect.Conn, t tables, ns string, rows []fresh, hashes []store.Hash, lock string) (map[store.Hash]row, error) {
-	if !c.Returning {
-		changed, err := insert(ctx, c, t, rows)
-		if err != nil {
-			return nil, err
-		}
-		if mutation.On("read-back") || mutation.On("rows-affected") && changed == int64(len(rows)) {
-			won := map[store.Hash]row{}
-			for i := range rows {
-				won[rows[i].hash] = rows[i].row
-			}
-			return won, nil
-		}
-		return byHash(ctx, c, t, ns, hashes, lock)
-	}
-	made, err := insertReturning(ctx, c, t, rows)
+	made, err := insert(ctx, c, t, rows)
 	if err != nil {
 		return nil, err
 	}
@@ -175,25 +161,49 @@ func insertAndRead(ctx context.Context, c sqldialect.Conn, t tables, ns string, 
 	return found, err
 }
 
-// insertReturning answers the rows that were made, by run hash.
-func insertReturning(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) (map[store.Hash]row, error) {
+// insert inserts rows in order; those that break a unique index are passed over. It
+// answers by run hash the rows that are known to be as given, which may be none. The
+// number of rows that a driver calls changed decides nothing: MariaDB counts one that it
+// has only found where clientFoundRows is set.
+func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) (map[store.Hash]row, error) {
 	byID := make(map[store.ID]*fresh, len(rows))
 	for i := range rows {
 		byID[rows[i].ID] = &rows[i]
 	}
 	made := make(map[store.Hash]row, len(rows))
 	for some := range slices.Chunk(rows, insertMax) {
-		query, args := insertSQL(c, t, some)
-		err := c.Query(ctx, query+" RETURNING id, created_ms, run_at_ms", args, func(from sqldialect.Rows) error {
-			var id []byte
-			var created, runAt store.Millis
-			if err := from.Scan(&id, &created, &runAt); err != nil {
+		args := make([]any, 0, 40*len(some))
+		for i := range some {
+			args = some[i].values(args)
+		}
+		query := "INSERT INTO " + t.executions + " " + insertColumns + " VALUES " + c.Values(len(some), insertRow(c.Dialect)) +
+			c.InsertReturning("id, run_hash, version, fence, created_ms, run_at_ms")
+		if mutation.On("read-back") || mutation.On("rows-affected") {
+			changed, err := c.Exec(ctx, query, args...)
+			if err != nil {
+				return nil, err
+			}
+			if !mutation.On("rows-affected") || changed == int64(len(some)) {
+				for i := range some {
+					made[some[i].hash] = some[i].row
+				}
+			}
+			continue
+		}
+		err := c.Query(ctx, query, args, func(from sqldialect.Rows) error {
+			var id, hash []byte
+			var r row
+			if err := from.Scan(&id, &hash, &r.Version, &r.Fence, &r.Created, &r.RunAt); err != nil {
 				return err
 			}
+			// A row that was met may be another's, or the caller's own of an earlier
+			// request: that has changed since, or has an older fence, or does not differ.
 			f := byID[store.ID(id)]
-			r := f.row
-			r.Created, r.RunAt = created, runAt
-			made[f.hash] = r
+			if f != nil && bytes.Equal(f.hash[:], hash) && f.Version == r.Version && f.Fence == r.Fence {
+				x := f.row
+				x.Created, x.RunAt = r.Created, r.RunAt
+				made[f.hash] = x
+			}
 			return nil
 		})
 		if err != nil {
@@ -201,29 +211,6 @@ func insertReturning(ctx context.Context, c sqldialect.Conn, t tables, rows []fr
 		}
 	}
 	return made, nil
-}
-
-// insert answers the number of rows that the driver calls changed, which decides
-// nothing: MariaDB counts one that it has only found where clientFoundRows is set.
-func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) (changed int64, err error) {
-	for some := range slices.Chunk(rows, insertMax) {
-		query, args := insertSQL(c, t, some)
-		n, err := c.Exec(ctx, query, args...)
-		if err != nil {
-			return 0, err
-		}
-		changed += n
-	}
-	return changed, nil
-}
-
-// insertSQL passes over rows that break a unique index.
-func insertSQL(c sqldialect.Conn, t tables, rows []fresh) (query string, args []any) {
-	args = make([]any, 0, 40*len(rows))
-	for i := range rows {
-		args = rows[i].values(args)
-	}
-	return "INSERT INTO " + t.executions + " " + insertColumns + " VALUES " + c.Values(len(rows), insertRow(c.Dialect)) + c.InsertIgnore, args
 }
 
 // byHash reads the rows with one of the run hashes. Lock ends the statement.

@@ -185,7 +185,7 @@ func claimCosts(p *place) {
 			runs = append(runs, cron(j, tick))
 		}
 		var got []store.ClaimedRun
-		p.costs(fmt.Sprint("claim of ", k), p.orMariaDB(3, 4), 1, func() { got = p.claim(runs...) })
+		p.costs(fmt.Sprint("claim of ", k), 3, 1, func() { got = p.claim(runs...) })
 		p.want(got, "started", k)
 		p.costs("a late loser", 3, 1, func() { got = p.claim(runs...) })
 		p.want(got, "duplicate", k)
@@ -203,7 +203,7 @@ func claimCosts(p *place) {
 		for i := range runs {
 			runs[i].Key.Tick = tick
 		}
-		p.costs("active key held", p.orMariaDB(2, 3), 1, func() { got = p.claim(runs...) })
+		p.costs("active key held", 2, 1, func() { got = p.claim(runs...) })
 		p.want(got, "busy", k)
 		for _, x := range p.list(store.Filter{Namespace: space, States: []store.State{store.StateRunning}}) {
 			_, err := p.s.Finish(p.ctx, []store.Finish{done(x)})
@@ -212,7 +212,7 @@ func claimCosts(p *place) {
 	}
 	// Some held, some not: the fences are raised as well.
 	p.started(cron(jobs[0], tick+1))
-	p.costs("mixed", p.orMariaDB(3, 4), 1, func() {
+	p.costs("mixed", 3, 1, func() {
 		if got := outcomes(p.claim(cron(jobs[0], tick+2), cron(jobs[1], tick+2))); got != "busy started" {
 			p.Errorf("outcomes %q", got)
 		}
@@ -237,7 +237,7 @@ func otherCosts(p *place) {
 		_, err := p.s.Enqueue(p.ctx, space, rows)
 		p.must(err)
 	}
-	p.costs("enqueue 3", p.orMariaDB(1, 2), 1, func() { enqueue(queued("mail", "1"), queued("mail", "2"), queued("mail", "3")) })
+	p.costs("enqueue 3", 1, 1, func() { enqueue(queued("mail", "1"), queued("mail", "2"), queued("mail", "3")) })
 	p.costs("fetch", 2, p.onServers(0, 1), func() {
 		if got := p.fetch(10, "mail"); len(got.Runs) != 3 || got.More || got.Now == 0 {
 			p.Errorf("fetched %+v", got)

@@ -22,6 +22,7 @@ type Counter struct {
 	calls []Call
 	txs   int
 	hook  func(query string) error
+	edit  func(query string) string
 }
 
 // Call is a statement that was sent, with its values.
@@ -81,12 +82,23 @@ func (c *Counter) Before(f func(query string) error) {
 	c.hook = f
 }
 
-// sent counts a statement.
-func (c *Counter) sent(query string, args []any) error {
+// Edit has every statement replaced by what f makes of it, such as one that another
+// version of the server would have understood. Nil ends it.
+func (c *Counter) Edit(f func(query string) string) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.edit = f
+}
+
+// sent counts a statement and answers its text.
+func (c *Counter) sent(query string, args []any) (string, error) {
+	c.mu.Lock()
+	if c.edit != nil {
+		query = c.edit(query)
+	}
 	c.calls = append(c.calls, Call{query, args})
 	c.mu.Unlock()
-	return c.ask(query)
+	return query, c.ask(query)
 }
 
 // ask calls the hook.
@@ -106,14 +118,16 @@ type pool struct {
 }
 
 func (p *pool) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	if err := p.c.sent(query, args); err != nil {
+	query, err := p.c.sent(query, args)
+	if err != nil {
 		return nil, err
 	}
 	return p.ConnPool.ExecContext(ctx, query, args...)
 }
 
 func (p *pool) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	if err := p.c.sent(query, args); err != nil {
+	query, err := p.c.sent(query, args)
+	if err != nil {
 		return nil, err
 	}
 	return p.ConnPool.QueryContext(ctx, query, args...)
@@ -121,7 +135,7 @@ func (p *pool) QueryContext(ctx context.Context, query string, args ...any) (*sq
 
 // QueryRowContext cannot fail by the hook: a *sql.Row is not ours to make.
 func (p *pool) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	_ = p.c.sent(query, args)
+	query, _ = p.c.sent(query, args)
 	return p.ConnPool.QueryRowContext(ctx, query, args...)
 }
 
