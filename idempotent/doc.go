@@ -44,8 +44,8 @@
 //	       idempotency keys            attempt                            receiver forgets the key
 //	C      a receiver that compares    the run's Fence, higher with each  no write by a late attempt;
 //	       numbers; rows of yours      claim; the function Fence          repeats are possible
-//	D      messages, mail              a row written in fn, and a relay   sent if committed, at least once
-//	                                   that sends it after the commit
+//	D      messages, mail              package outbox: a row written in   sent if committed, at least once;
+//	                                   fn, sent after the commit          handled once with package inbox
 //	E      none of these               AtMostOnce, or the crash policy    at most once; a doubt is visible,
 //	                                   "indeterminate"                    and a Probe can settle it
 //

@@ -241,39 +241,40 @@ func TestRefusedMessageIsParked(t *testing.T) {
 
 // A broker that is away parks nothing, and is asked less and less.
 func TestBrokerThatIsAwayParksNothing(t *testing.T) {
-	w := newWorld(t)
-	r := w.relay(outbox.Config{MaxAttempts: 1, Batch: 2})
-	away := true
-	w.broker.refuse = func(outbox.Message) error {
-		if away {
-			return errors.Join(outbox.ErrUnavailable, errors.New("connection refused"))
+	everywhere(t, func(w *world) {
+		r := w.relay(outbox.Config{MaxAttempts: 1, Batch: 2})
+		away := true
+		w.broker.refuse = func(outbox.Message) error {
+			if away {
+				return errors.Join(outbox.ErrUnavailable, errors.New("connection refused"))
+			}
+			return nil
 		}
-		return nil
-	}
-	w.add(msgs("a/1", "a/2", "b/1", "-/1", "-/2")...)
-	for range 20 {
-		w.turn(r)
-	}
-	if w.broker.calls != 20 || w.count("state = 1") != 5 || w.count("attempts > 0") != 0 {
-		t.Errorf("%d calls for 20 turns, %d open, %d with attempts", w.broker.calls, w.count("state = 1"), w.count("attempts > 0"))
-	}
-	var longest time.Duration
-	for range 20 {
-		w.exec("UPDATE solotick_outbox SET due_ms = 0")
-		wait, err := r.Turn(t.Context())
-		w.must(err)
-		longest = max(longest, wait)
-	}
-	if longest < 5*time.Second { // of 20, evenly spread up to 30 s
-		t.Errorf("the longest pause was %v", longest)
-	}
-	away = false
-	for range 3 {
-		w.turn(r)
-	}
-	if w.count("state = 2") != 5 {
-		t.Errorf("%d were sent", w.count("state = 2"))
-	}
+		w.add(msgs("a/1", "a/2", "b/1", "-/1", "-/2")...)
+		for range 20 {
+			w.turn(r)
+		}
+		if w.broker.calls != 20 || w.count("state = 1") != 5 || w.count("attempts > 0") != 0 {
+			w.Errorf("%d calls for 20 turns, %d open, %d with attempts", w.broker.calls, w.count("state = 1"), w.count("attempts > 0"))
+		}
+		var longest time.Duration
+		for range 20 {
+			w.exec("UPDATE solotick_outbox SET due_ms = 0")
+			wait, err := r.Turn(w.Context())
+			w.must(err)
+			longest = max(longest, wait)
+		}
+		if longest < 5*time.Second { // of 20, evenly spread up to 30 s
+			w.Errorf("the longest pause was %v", longest)
+		}
+		away = false
+		for range 3 {
+			w.turn(r)
+		}
+		if w.count("state = 2") != 5 {
+			w.Errorf("%d were sent", w.count("state = 2"))
+		}
+	})
 }
 
 // An answer that is lost is a message that is sent twice, not one that is lost.
