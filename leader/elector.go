@@ -27,6 +27,8 @@ type Elector struct {
 	holding *Term // from win until it is lost or given back
 	health  Health
 	changed chan struct{} // closed and replaced at every change
+
+	onChange func() // called with mu held; nil for none
 }
 
 // source is where terms come from.
@@ -158,17 +160,7 @@ func (e *Elector) lead(ctx context.Context, won win) error {
 	if mutation.On("leader-loss") {
 		lost = nil
 	}
-	var cause error
-	select {
-	case <-lost:
-		cause = t.lost(won.lease.Err())
-	case <-won.ended:
-		cause = fmt.Errorf("leader: term %d ended: %w", t.Number(), ErrDeposed)
-	case <-t.resign:
-		cause = fmt.Errorf("leader: term %d ended: %w", t.Number(), ErrResigned)
-	case <-ctx.Done():
-		cause = fmt.Errorf("leader: term %d ended: %w: %w", t.Number(), ErrStopped, context.Cause(ctx))
-	}
+	cause := e.ending(ctx, t, won, lost)
 	e.end(t, cause)
 	if errors.Is(cause, ErrResigned) || errors.Is(cause, ErrStopped) {
 		e.awaitWork(t)
@@ -180,6 +172,28 @@ func (e *Elector) lead(ctx context.Context, won win) error {
 		_ = backoff.Wait(ctx, e.cfg.StandBack)
 	}
 	return t.overErr
+}
+
+// ending waits for what ends the term.
+func (e *Elector) ending(ctx context.Context, t *Term, won win, lost <-chan struct{}) error {
+	retire, drained := t.retire, (<-chan struct{})(nil)
+	for {
+		select {
+		case <-lost:
+			return t.lost(won.lease.Err())
+		case <-won.ended:
+			return fmt.Errorf("leader: term %d ended: %w", t.Number(), ErrDeposed)
+		case <-t.resign:
+			return fmt.Errorf("leader: term %d ended: %w", t.Number(), ErrResigned)
+		case <-ctx.Done():
+			return fmt.Errorf("leader: term %d ended: %w: %w", t.Number(), ErrStopped, context.Cause(ctx))
+		case <-retire:
+			e.tell() // Term is nil from now on
+			retire, drained = nil, t.drained()
+		case <-drained:
+			return fmt.Errorf("leader: term %d ended: %w", t.Number(), ErrResigned)
+		}
+	}
 }
 
 // awaitWork waits for the work of an ended term, as long as the backend still
@@ -208,14 +222,15 @@ func (e *Elector) giveBack(ctx context.Context, t *Term) error {
 	return err
 }
 
-// Term is the present term, or nil when this elector does not lead. It is judged
+// Term is the present term, or nil when this elector does not lead, or is handing
+// over. It is judged
 // by the clock at the call: a term whose trust window has closed is not returned,
 // whatever else may not have been noticed yet.
 func (e *Elector) Term() *Term {
 	e.mu.Lock()
 	t := e.term
 	e.mu.Unlock()
-	if t == nil || t.Err() != nil {
+	if t == nil || t.Err() != nil || t.retiring() {
 		return nil
 	}
 	return t
@@ -255,18 +270,32 @@ func (e *Elector) Err() error { return e.Health().Err }
 // It returns when the term has been given back, or with the error of ctx when
 // that ends first; the resignation goes on then. Without a term it does nothing.
 func (e *Elector) Resign(ctx context.Context) error {
+	return e.leave(ctx, func(t *Term) { t.resigned.Do(func() { close(t.resign) }) })
+}
+
+// HandOver is Resign at a clean moment: the present term takes no new work and Term is
+// nil from now on, but work that is under way goes on, and the term is kept for it. Once
+// it has returned, however long that takes, the term is given back.
+//
+// It returns when that is done, or with the error of ctx when that ends first; the
+// hand-over goes on then, and Resign cuts it short.
+func (e *Elector) HandOver(ctx context.Context) error {
+	return e.leave(ctx, func(t *Term) { t.retired.Do(func() { close(t.retire) }) })
+}
+
+func (e *Elector) leave(ctx context.Context, ask func(*Term)) error {
 	e.mu.Lock()
 	t := e.holding
 	e.mu.Unlock()
 	if t == nil {
 		return nil
 	}
-	t.resigned.Do(func() { close(t.resign) })
+	ask(t)
 	select {
 	case <-t.over:
 		return t.overErr
 	case <-ctx.Done():
-		return fmt.Errorf("leader: resign: %w", context.Cause(ctx))
+		return fmt.Errorf("leader: %s not given back yet: %w", e.election, context.Cause(ctx))
 	}
 }
 
@@ -324,6 +353,16 @@ func (e *Elector) set(t *Term, health error) {
 	e.term, e.health.Err = t, health
 	close(e.changed)
 	e.changed = make(chan struct{})
+	if e.onChange != nil {
+		e.onChange()
+	}
+}
+
+// tell wakes those who wait for a change.
+func (e *Elector) tell() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.set(e.term, e.health.Err)
 }
 
 // unavailable makes every failed campaign match ErrUnavailable: whatever a

@@ -23,6 +23,8 @@ type Term struct {
 
 	resign   chan struct{} // closed when the holder is asked to resign
 	resigned sync.Once
+	retire   chan struct{} // closed when it is asked to once its work is done
+	retired  sync.Once
 	over     chan struct{} // closed when the backend has it back, or it was lost
 	overErr  error         // why giving it back failed; read after over
 
@@ -32,7 +34,7 @@ type Term struct {
 }
 
 func newTerm(lease *locks.Lease) *Term {
-	t := &Term{lease: lease, since: time.Now(), resign: make(chan struct{}), over: make(chan struct{})}
+	t := &Term{lease: lease, since: time.Now(), resign: make(chan struct{}), retire: make(chan struct{}), over: make(chan struct{})}
 	t.ctx, t.stop = context.WithCancelCause(context.Background()) //nolint:forbidigo // a term ends by its own causes only
 	return t
 }
@@ -89,8 +91,21 @@ func (t *Term) enter() error {
 	if err := t.Err(); err != nil {
 		return err
 	}
+	if t.retiring() {
+		return fmt.Errorf("leader: term %d is being handed over: %w", t.Number(), ErrResigned)
+	}
 	t.work++
 	return nil
+}
+
+// retiring reports whether the term takes no new work.
+func (t *Term) retiring() bool {
+	select {
+	case <-t.retire:
+		return true
+	default:
+		return false
+	}
 }
 
 func (t *Term) leave() {
@@ -102,8 +117,7 @@ func (t *Term) leave() {
 	}
 }
 
-// drained is closed when no work is left. To be called after the term has ended,
-// when no work can be added.
+// drained is closed when no work is left. To be called when no work can be added.
 func (t *Term) drained() <-chan struct{} {
 	idle := make(chan struct{})
 	t.mu.Lock()

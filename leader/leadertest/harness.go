@@ -56,6 +56,7 @@ func Run(t *testing.T, h Harness) {
 		{"OneLeads", testOneLeads},
 		{"ResignHandsOver", testResignHandsOver},
 		{"ResignWaitsForWork", testResignWaitsForWork},
+		{"HandOverLetsWorkEnd", testHandOverLetsWorkEnd},
 		{"StopHandsOver", testStopHandsOver},
 		{"FollowerStopsQuietly", testFollowerStopsQuietly},
 		{"DeadLeaderIsReplaced", testDeadLeaderIsReplaced},

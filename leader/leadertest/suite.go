@@ -91,6 +91,50 @@ func testResignWaitsForWork(t *testing.T, h Harness) {
 	}
 }
 
+// A leader that hands over takes no new work, keeps the term for the work that it has,
+// and does not end that.
+func testHandOverLetsWorkEnd(t *testing.T, h Harness) {
+	f := start(t, h, 2, leader.Config{StandBack: 2 * h.TTL})
+	r, term := f.next(0, bound)
+	work, done := term.Context(t.Context())
+	changed := r.Elector.Changed()
+	over := make(chan error, 1)
+	go func() { over <- r.Elector.HandOver(context.Background()) }()
+	f.await(changed, bound, "the change when the hand-over began")
+	if got := r.Elector.Term(); got != nil {
+		t.Errorf("a leader that hands over shows term %d, want none", got.Number())
+	}
+	late, end := term.Context(t.Context())
+	if cause := context.Cause(late); !errors.Is(cause, leader.ErrResigned) {
+		t.Errorf("new work in a hand-over: %v, want ErrResigned", cause)
+	}
+	end()
+	f.quiet(2*h.TTL, "the work of the leader that hands over has not returned")
+	if work.Err() != nil {
+		t.Errorf("the work of a leader that hands over was ended: %v", context.Cause(work))
+	}
+	done()
+	if err := <-over; err != nil {
+		t.Errorf("HandOver = %v", err)
+	}
+	successor, next := f.next(term.Number(), h.Handover+bound)
+	if successor == r {
+		t.Error("the leader that handed over was elected again although it stands back")
+	}
+	if err := r.Elector.HandOver(t.Context()); err != nil {
+		t.Errorf("HandOver without a term = %v", err)
+	}
+	// Work that does not end is cut short by Resign.
+	work, done = next.Context(t.Context())
+	go func() { over <- successor.Elector.HandOver(context.Background()) }()
+	go func() { <-work.Done(); done() }()
+	if err := successor.Elector.Resign(t.Context()); err != nil {
+		t.Errorf("Resign in a hand-over = %v", err)
+	}
+	<-over
+	f.next(next.Number(), 2*h.TTL+h.Handover+bound)
+}
+
 func testStopHandsOver(t *testing.T, h Harness) {
 	f := start(t, h, 3, leader.Config{})
 	r, term := f.next(0, bound)
