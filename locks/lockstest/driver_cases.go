@@ -26,6 +26,7 @@ var driverCases = []testCase{
 	{name: "driver/the TTL is honoured", run: ttlIsHonoured},
 	{name: "driver/odd TTLs are refused or honoured", run: oddTTLs},
 	{name: "driver/odd keys are keys of their own", run: oddKeys},
+	{name: "driver/a withdrawn request is refused when it comes late", run: lateAcquire},
 	{name: "driver/an ended context changes nothing and does not block", run: endedContext},
 	testCase{name: "driver/a silent connection outlasts no context", run: silence}.withProxy(),
 	{name: "driver/batch renewal answers for each hold", run: batchRenewal},
@@ -222,6 +223,34 @@ func lateRelease(b *bench) {
 	b.wantRenewal(other, next, nil)
 	b.refused(d, b.request(late.Key))
 	b.wantReleased(other, next, driver.ReleasedOK)
+}
+
+func lateAcquire(b *bench) {
+	if !b.h.Withdraws {
+		b.Skip("a late request is carried out")
+	}
+	d, other := b.driver(), b.driver()
+	for _, held := range []bool{false, true} {
+		late := b.lasting(b.key(fmt.Sprint("held ", held)))
+		var h driver.Hold
+		if held {
+			h = b.grant(other, b.lasting(late.Key))
+		}
+		want := map[bool]driver.Released{false: driver.ReleasedGone, true: driver.ReleasedOther}[held]
+		b.wantReleased(d, driver.Hold{Request: late}, want)
+		if held {
+			b.wantReleased(other, h, driver.ReleasedOK)
+		}
+		if g, err := d.Acquire(b.within(b.patience()), late); !driver.IsNotApplied(err) {
+			b.Errorf("Acquire after the withdrawal = %+v, %v, want refused", g, err)
+		}
+		if q, ok := driver.As[driver.Queuer](d); ok {
+			if g, err := q.AcquireQueued(b.within(b.patience()), late); !driver.IsNotApplied(err) {
+				b.Errorf("AcquireQueued after the withdrawal = %+v, %v, want refused", g, err)
+			}
+		}
+		b.wantReleased(other, b.grant(other, b.lasting(late.Key)), driver.ReleasedOK)
+	}
 }
 
 func ttlIsHonoured(b *bench) {

@@ -44,6 +44,9 @@ type Harness struct {
 	// Votes says that independent nodes vote on a grant, so that of several who ask at
 	// one moment each may be refused, and one who asks right after a release too.
 	Votes bool
+	// Withdraws says that the release of a grant of unknown outcome also holds for a
+	// request that arrives after it, so that a cancelled caller never leaves the key held.
+	Withdraws bool
 	// Virtual runs every case in a testing/synctest bubble, one after the other. Only
 	// a backend in memory can.
 	Virtual bool

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -33,10 +34,56 @@ const (
 // command is a script to run. Its answer is in val and err.
 type command struct {
 	script *script
-	keys   []string
-	args   []any
+	keys   []string // of the locks; the script has them with each of its suffixes
+	args   []string
 	val    any
 	err    error
+}
+
+// encode appends the request, with the text of the script or its name.
+func (c *command) encode(b []byte, text bool) []byte {
+	n := len(c.keys) * len(c.script.suffixes)
+	b = append(b, '*')
+	b = strconv.AppendInt(b, int64(3+n+len(c.args)), 10)
+	b = append(b, '\r', '\n')
+	if text {
+		b = appendText(appendText(b, "eval"), c.script.text)
+	} else {
+		b = append(b, c.script.head...)
+	}
+	b = appendText(b, strconv.Itoa(n))
+	for _, k := range c.keys {
+		for _, suffix := range c.script.suffixes {
+			b = appendText(b, k, suffix)
+		}
+	}
+	for _, a := range c.args {
+		b = appendText(b, a)
+	}
+	return b
+}
+
+// cmd is the request as the client wants it.
+func (c *command) cmd(ctx context.Context, text bool) *redis.Cmd {
+	n := len(c.keys) * len(c.script.suffixes)
+	args := make([]any, 0, 3+n+len(c.args))
+	if text {
+		args = append(args, "eval", c.script.text)
+	} else {
+		args = append(args, "evalsha", c.script.sha)
+	}
+	args = append(args, n)
+	for _, k := range c.keys {
+		for _, suffix := range c.script.suffixes {
+			args = append(args, k+suffix)
+		}
+	}
+	for _, a := range c.args {
+		args = append(args, a)
+	}
+	cmd := redis.NewCmd(ctx, args...)
+	cmd.SetFirstKeyPos(3)
+	return cmd
 }
 
 // batcher runs commands in pipelines: what comes while one is under way goes
@@ -210,22 +257,6 @@ func (b *batcher) exec(ctx context.Context, commands []*command, text bool) {
 	}
 }
 
-func (c *command) cmd(ctx context.Context, text bool) *redis.Cmd {
-	args := make([]any, 0, 3+len(c.keys)+len(c.args))
-	if text {
-		args = append(args, "eval", c.script.text)
-	} else {
-		args = append(args, "evalsha", c.script.sha)
-	}
-	args = append(args, len(c.keys))
-	for _, k := range c.keys {
-		args = append(args, k)
-	}
-	cmd := redis.NewCmd(ctx, append(args, c.args...)...)
-	cmd.SetFirstKeyPos(3)
-	return cmd
-}
-
 // close refuses new commands and waits a moment for those under way. What the
 // client still waits for ends with the client's own time limits.
 func (b *batcher) close() {
@@ -247,15 +278,6 @@ func (b *batcher) close() {
 	case <-done:
 	case <-t.C:
 	}
-}
-
-// one runs a script and returns its answer.
-func (b *batcher) one(ctx context.Context, s *script, keys []string, args ...any) (any, error) {
-	c := &command{script: s, keys: keys, args: args}
-	if err := b.run(ctx, c); err != nil {
-		return nil, explain(s.name, err)
-	}
-	return c.val, explain(s.name, c.err)
 }
 
 // explain says what failed, and marks what is known not to have been applied.

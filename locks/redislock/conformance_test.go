@@ -63,7 +63,7 @@ func TestConformanceOnACluster(t *testing.T) {
 	}
 	c := startCluster(t)
 	lockstest.Run(t, lockstest.Harness{
-		TTL: time.Second, Short: true,
+		TTL: time.Second, Short: true, Withdraws: true,
 		New: func(tb testing.TB) driver.Driver { return open(tb, c.client(tb), redislock.Fair()) },
 		Delete: func(tb testing.TB, key string) {
 			tb.Helper()
@@ -83,7 +83,7 @@ func TestConformanceOnACluster(t *testing.T) {
 	}
 	for _, name := range []string{"lock:shop:cron:report", "{a}b", "a}b{c", "{}", "}{", "a b"} {
 		k := redislock.RedisKey(redislock.DefaultPrefix, name)
-		for _, other := range []string{":f", ":q", ":h"} {
+		for _, other := range []string{":f", ":q", ":x", ":h"} {
 			if slot(k) != slot(k+other) {
 				t.Errorf("%q and its %s are in different slots", k, other)
 			}

@@ -5,24 +5,28 @@
 // driver. An acquire is one script and one round trip, and so are a release and the
 // answer that a key is held, which tells by whom and for how long. All leases of a
 // process are renewed by one pipeline (in a cluster by one for each node). Requests
-// of one process that come together share a pipeline. Every script may be repeated,
+// of one process that come together share a pipeline. To a single server they go over
+// a connection of the driver's own, which the client opens, encrypts and logs in, and
+// for which its hooks are not called; others (Sentinel, a cluster, a client with a
+// Limiter or streaming credentials) send by themselves. Every script may be repeated,
 // by us or by the client; a server that has forgotten the scripts is told them
-// again. The server counts the TTL; the client's clock is not used.
+// again. A request that was withdrawn, because its caller gave up, is refused when it
+// arrives late. The server counts the TTL; the client's clock is not used.
 //
 // The fence is the greater of the last one plus 1 and the server's time in
 // microseconds, so that it grows over FLUSHALL, a restart without a disk and a
 // failover, provided that the clock of the new server is not behind by more than
 // the time the failover took.
 //
-// With [Fair], waiters stand in a line in Redis, and the script that frees the key
-// grants it to the first and pushes that to him over the one subscription of his
-// process. A waiter whose process has gone is passed over: on one server because
-// nobody listens on its channel, in a cluster because it has shown no sign of life
-// for 50 s. The TTL of a pushed grant is counted from the waiter's last sign of
-// life; where that is older than half a TTL, the waiter confirms the grant first,
-// which is one more round trip. 64 waiters in as many processes send about three
-// requests a second while they wait. Without a line each of them looks about 1.3 times
-// a second beside the wake-ups (Config.Poll), and of one process the first one only.
+// Waiters stand in a line in Redis, and the script that frees the key grants it to the
+// first and pushes that to him over the one subscription of his process. A waiter whose
+// process has gone is passed over: on one server because nobody listens on its channel,
+// in a cluster because it has shown no sign of life for 50 s. The TTL of a pushed grant
+// is counted from the waiter's last sign of life; where that is older than half a TTL,
+// the waiter confirms the grant first, which is one more round trip. 64 waiters in as
+// many processes send about three requests a second while they wait. Who does not wait
+// (TryAcquire) may take a key that a dead holder left free before the first in line
+// does, and with [Fair] may not.
 //
 // Not guaranteed: that a grant survives a failover. Replication is asynchronous:
 // a new master may not know the last grants, and then two hold a key until the old
@@ -39,7 +43,7 @@
 //
 //	server down, or refuses           acquire: unavailable at once or within two request timeouts; holder: told at valid-until, before the TTL ends
 //	server slow                       the same; a reply that comes after the lease's end is given back
-//	connection silent                 the same; other connections go on
+//	connection silent                 the same; later requests take another connection
 //	server restarts, data kept        leases go on with the next renewal
 //	server restarts empty, FLUSHALL   holder: told at its next renewal (TTL/3); until then another may have got the key, with a higher fence
 //	failover                          as restarts empty for what was not replicated, as data kept for the rest
@@ -48,19 +52,19 @@
 //	holder killed                     key free after the TTL
 //	key deleted, force release        holder: told at its next renewal
 //	memory full (noeviction)          acquire and renewal unavailable; holder told at valid-until
-//	wake-up lost                      the waiter looks again within Config.Poll; in line within the holder's TTL; behind the first within 3 s, or 20 s in a long line
+//	pushed grant lost                 the first in line looks when the holder's TTL ends, the others within 3 s, or 20 s in a long line
 //
 // # Minimal privileges
 //
 // For the default prefix, as an ACL rule:
 //
-//	user solotick on >secret resetchannels ~solotick:* &solotick:* &solotick:{*}:w
-//	  +eval +evalsha +time +get +set +del +exists +pttl +pexpire +publish
-//	  +subscribe +psubscribe +unsubscribe +punsubscribe +ping
-//	  +zadd +zrem +zrange +zrank +zscore +zcard +hset +hget +hdel
+//	user solotick on >secret resetchannels ~solotick:* &solotick:*
+//	  +eval +evalsha +time +get +set +setrange +del +exists +pttl +pexpire
+//	  +publish +subscribe +unsubscribe +ping
+//	  +zadd +zrem +zrange +zrank +zscore +zcard +zpopmin +zremrangebyscore
 //	  +scan +info +wait
 //
-// A pattern of channels must stand there as it is. The fourth line is for the line of waiters, which every release looks at. Of the
+// The fourth line is for the line of waiters. Of the
 // last, scan is for listing, info for the look at the eviction policy, wait for
 // [WithReplicas]; they may be left out. A cluster needs +cluster|slots +cluster|shards
 // too, and Sentinel its own user.
@@ -68,6 +72,6 @@
 // # Keys
 //
 // A lock called NAME has the record solotick:{NAME} while it is held, a counter
-// with :f that goes a day after its last use, and with :q and :h the line of those
-// who wait. Nothing else is kept.
+// with :f that goes a day after its last use, with :q the line of those who wait (in a
+// cluster with :h too), and with :x the tokens refused for a TTL. Nothing else is kept.
 package redislock

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,13 +23,16 @@ type Driver struct {
 	cluster bool
 	fair    bool
 	owned   bool // Close closes rdb
+	repeats bool // the client may repeat requests
 	log     *slog.Logger
 
 	replicas     int
 	replicasWait time.Duration
 
 	scripts *scripts
-	batch   *batcher
+	send    sender
+	ctx     context.Context // ends with stop
+	stop    context.CancelFunc
 	hub     *hub
 	check   sync.Once
 	checked sync.WaitGroup
@@ -39,11 +41,9 @@ type Driver struct {
 var (
 	_ driver.Driver       = (*Driver)(nil)
 	_ driver.BatchRenewer = (*Driver)(nil)
-	_ driver.Waker        = (*Driver)(nil)
 	_ driver.Queuer       = (*Driver)(nil)
 	_ driver.Inspector    = (*Driver)(nil)
 	_ driver.Limiter      = (*Driver)(nil)
-	_ driver.Partial      = (*Driver)(nil)
 )
 
 // minTTL leaves room for a renewal: Redis counts in milliseconds.
@@ -54,44 +54,80 @@ func (d *Driver) Limits() driver.Limits {
 	return driver.Limits{MinTTL: minTTL, Granularity: time.Millisecond}
 }
 
-// Serves implements [driver.Partial]: there is a line of waiters only with [Fair].
-func (d *Driver) Serves(iface any) bool {
-	_, queue := iface.(*driver.Queuer)
-	return !queue || d.fair
+// sender carries out commands.
+type sender interface {
+	// run has the commands answered, all in one pipeline. Its own error means that
+	// there are no answers: marked not applied where nothing was sent.
+	run(ctx context.Context, commands ...*command) error
+	// close refuses new commands and ends those under way.
+	close()
+}
+
+// one runs a script about one lock and returns its answer.
+func (d *Driver) one(ctx context.Context, s *script, key string, args ...string) (any, error) {
+	c := &command{script: s, keys: []string{RedisKey(d.prefix, key)}, args: args}
+	if err := d.send.run(ctx, c); err != nil {
+		return nil, explain(s.name, err)
+	}
+	return c.val, explain(s.name, c.err)
 }
 
 // Acquire implements [driver.Driver] by one script.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	return d.try(ctx, r, d.fair)
+}
+
+// try asks once, behind those in line or before them.
+func (d *Driver) try(ctx context.Context, r driver.Request, fair bool) (driver.Grant, error) {
 	d.checkOnce()
-	keys := d.lockKeys(r.Key)
+	args := []string{r.Token.String(), millis(r.TTL), r.Label, flag(fair)}
 	if d.replicas > 0 {
-		return d.acquireReplicated(ctx, r, keys)
+		return d.acquireReplicated(ctx, r, args)
 	}
-	val, err := d.batch.one(ctx, d.scripts.acquire, keys, r.Token.String(), r.TTL.Milliseconds(), r.Label)
+	val, err := d.one(ctx, d.scripts.acquire, r.Key, args...)
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	return granted(r.Key, val)
 }
 
+func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+func flag(on bool) string {
+	if on {
+		return "1"
+	}
+	return "0"
+}
+
+// fenceText is a fence as the scripts write it.
+func fenceText(fence int64) string {
+	text := strconv.FormatInt(fence, 10)
+	return "0000000000000000"[min(len(text), fenceDigits):] + text
+}
+
+const fenceDigits = 16
+
+var errRefused = errors.New("redislock: acquire: the token was given back already")
+
 // granted reads the answer of an acquire.
 func granted(key string, val any) (driver.Grant, error) {
-	a, ok := val.([]any)
-	if !ok || len(a) < 2 {
-		return driver.Grant{}, fmt.Errorf("redislock: acquire: an answer that is none: %v", val)
-	}
-	text, _ := a[1].(string)
-	if a[0] == int64(1) {
+	if text, ok := val.(string); ok {
 		fence, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
 			return driver.Grant{}, fmt.Errorf("redislock: acquire: fence %q: it is no number", text)
 		}
 		return driver.Grant{Fence: fence}, nil
 	}
-	var ttl int64
-	if len(a) > 2 {
-		ttl, _ = a[2].(int64)
+	a, _ := val.([]any)
+	if len(a) == 1 && a[0] == int64(-1) {
+		return driver.Grant{}, driver.NotApplied(errRefused)
 	}
+	if len(a) < 3 {
+		return driver.Grant{}, fmt.Errorf("redislock: acquire: an answer that is none: %v", val)
+	}
+	text, _ := a[1].(string)
+	ttl, _ := a[2].(int64)
 	return driver.Grant{}, &driver.HeldError{Holder: parse(key, text, ttl)}
 }
 
@@ -101,33 +137,30 @@ func parse(key, text string, ttl int64) driver.Holder {
 	if ttl == 0 {
 		h.Remaining = 1 // ends within the millisecond; zero stands for "not known"
 	}
-	f := strings.SplitN(text, " ", 4)
-	if len(f) < 4 || len(f[0]) != 2*len(h.Token) {
-		h.Label = text[:min(len(text), 200)]
-		return h
+	const fence, rest = 2*len(h.Token) + 1, 2*len(h.Token) + 1 + fenceDigits
+	if len(text) > rest+1 && text[fence-1] == ' ' && text[rest+1] == ' ' {
+		n, err := strconv.ParseInt(text[fence:rest], 10, 64)
+		if _, terr := hex.Decode(h.Token[:], []byte(text[:fence-1])); err == nil && terr == nil {
+			// The fence is the server's time, but where that was set back.
+			h.Fence, h.Since, h.Label = n, time.UnixMicro(n).UTC(), text[rest+2:]
+			return h
+		}
+		h.Token = driver.Token{}
 	}
-	if _, err := hex.Decode(h.Token[:], []byte(f[0])); err != nil {
-		h.Label = text[:min(len(text), 200)]
-		return h
-	}
-	h.Fence, _ = strconv.ParseInt(f[1], 10, 64)
-	if us, err := strconv.ParseInt(f[2], 10, 64); err == nil {
-		h.Since = time.UnixMicro(us).UTC()
-	}
-	h.Label = f[3]
+	h.Label = text[:min(len(text), 200)]
 	return h
 }
 
 // acquireReplicated is an acquire that counts only if enough replicas have it.
 // WAIT speaks of its own connection, so both go in a pipeline of their own.
-func (d *Driver) acquireReplicated(ctx context.Context, r driver.Request, keys []string) (driver.Grant, error) {
+func (d *Driver) acquireReplicated(ctx context.Context, r driver.Request, args []string) (driver.Grant, error) {
 	if ctx.Err() != nil {
 		return driver.Grant{}, driver.NotApplied(context.Cause(ctx))
 	}
-	c := &command{script: d.scripts.acquire, keys: keys, args: []any{r.Token.String(), r.TTL.Milliseconds(), r.Label}}
+	c := &command{script: d.scripts.acquire, keys: []string{RedisKey(d.prefix, r.Key)}, args: args}
 	var acked int64
 	done := make(chan struct{})
-	d.batch.lanes.Go(func() {
+	d.checked.Go(func() {
 		defer close(done)
 		for _, text := range []bool{false, true} {
 			pipe := d.rdb.Pipeline()
@@ -157,7 +190,7 @@ func (d *Driver) acquireReplicated(ctx context.Context, r driver.Request, keys [
 	err = fmt.Errorf("redislock: acquire: %d of %d replicas have it after %v", acked, d.replicas, d.replicasWait)
 	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout(r.TTL))
 	defer cancel()
-	if _, rerr := d.Release(back, driver.Hold{Request: r}); rerr != nil {
+	if _, rerr := d.release(back, driver.Hold{Request: r}, false); rerr != nil {
 		return driver.Grant{}, errors.Join(err, rerr)
 	}
 	return driver.Grant{}, driver.NotApplied(err)
@@ -191,17 +224,17 @@ func (d *Driver) RenewBatch(ctx context.Context, holds []driver.Hold) []error {
 	var commands []*command
 	for from := 0; from < len(holds); from += most {
 		part := holds[from:min(from+most, len(holds))]
-		c := &command{script: d.scripts.renew, keys: make([]string, len(part)), args: make([]any, 0, 3*len(part))}
+		c := &command{script: d.scripts.renew, keys: make([]string, len(part)), args: make([]string, 0, 3*len(part))}
 		for i, h := range part {
 			c.keys[i] = RedisKey(d.prefix, h.Key)
-			c.args = append(c.args, h.Token.String(), h.Fence, h.TTL.Milliseconds())
+			c.args = append(c.args, h.Token.String(), fenceText(h.Fence), millis(h.TTL))
 		}
 		commands = append(commands, c)
 	}
 	if len(holds) == 0 {
 		return errs
 	}
-	if err := d.batch.run(ctx, commands...); err != nil {
+	if err := d.send.run(ctx, commands...); err != nil {
 		err = explain("renew", err)
 		for i := range errs {
 			errs[i] = err
@@ -226,11 +259,28 @@ func (d *Driver) RenewBatch(ctx context.Context, holds []driver.Hold) []error {
 }
 
 // Release implements [driver.Driver] by one script, which also hands the key to
-// the next in line or wakes those who wait. A hold of fence 0 leaves the line too.
+// the next in line. A hold of fence 0 leaves the line too, and its token is refused for
+// a TTL: the acquire may still be on its way.
 func (d *Driver) Release(ctx context.Context, h driver.Hold) (driver.Released, error) {
-	// The id lets the client repeat the script without being told that it is gone.
-	id := driver.NewToken().String()
-	val, err := d.batch.one(ctx, d.scripts.release, d.lockKeys(h.Key), h.Token.String(), strconv.FormatInt(h.Fence, 10), id)
+	return d.release(ctx, h, h.Fence == 0)
+}
+
+// release refuses the token from now on if late requests may come.
+func (d *Driver) release(ctx context.Context, h driver.Hold, late bool) (driver.Released, error) {
+	fence, member, refuse, id := "0", "", "0", ""
+	if h.Fence == 0 {
+		member = d.member(h.Request)
+	} else {
+		fence = fenceText(h.Fence)
+	}
+	if late {
+		refuse = millis(h.TTL)
+	}
+	if d.repeats {
+		// The id lets the client repeat the script without being told that it is gone.
+		id = driver.NewToken().String()
+	}
+	val, err := d.one(ctx, d.scripts.release, h.Key, h.Token.String(), fence, id, member, refuse)
 	if err != nil {
 		return 0, err
 	}
@@ -243,15 +293,6 @@ func (d *Driver) Release(ctx context.Context, h driver.Hold) (driver.Released, e
 	}
 }
 
-// Wake implements [driver.Waker] over the one subscription of the driver.
-func (d *Driver) Wake(ctx context.Context, key string) (<-chan struct{}, func(), error) {
-	hint, stop, err := d.hub.wake(ctx, RedisKey(d.prefix, key)+":w")
-	if err != nil {
-		return nil, nil, fmt.Errorf("redislock: subscribe: %w", err)
-	}
-	return hint, stop, nil
-}
-
 // Close ends the subscription and waits a moment for requests under way. It closes
 // the client only where the driver has made it.
 func (d *Driver) Close() error {
@@ -260,7 +301,8 @@ func (d *Driver) Close() error {
 	if d.owned {
 		err = d.rdb.Close() // also ends what waits for an answer
 	}
-	d.batch.close()
+	d.send.close()
+	d.stop()
 	d.checked.Wait()
 	return err
 }

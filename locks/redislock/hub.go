@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,14 +22,12 @@ const (
 	hushed = time.Minute
 )
 
-// hub is the one subscription of a driver: to the wake-ups of every key by a
-// pattern, and to a channel of its own on which waiters in line are told of their
-// grants. It exists while somebody waits, and up to quiet longer.
+// hub is the one subscription of a driver: to a channel of its own on which waiters in
+// line are told of their grants. It exists while somebody waits, and up to quiet
+// longer.
 type hub struct {
 	rdb     redis.UniversalClient
-	pattern string // of the wake-up channels
 	channel string // of this driver
-	fair    bool
 	log     *slog.Logger
 
 	ctx  context.Context
@@ -38,8 +35,7 @@ type hub struct {
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
-	hints   map[string]map[chan struct{}]struct{} // by wake-up channel
-	lines   map[string]chan push                  // by token
+	lines   map[string]chan push // by token
 	running bool
 	closed  bool
 	ps      *redis.PubSub
@@ -52,16 +48,22 @@ type hub struct {
 
 // push is a message to a waiter in line.
 type push struct {
-	kind string // granted, first, or again: look whether something was missed
-	n    int64  // the fence; or the milliseconds that the holder has left
+	kind byte
+	n    int64 // the fence; or the milliseconds that the holder has left
 }
+
+// The kinds of pushes begin the messages, but for again.
+const (
+	pushGranted = 'g'
+	pushFirst   = 'f'
+	pushSeen    = 's'
+	pushAgain   = 'a' // look whether something was missed
+)
 
 func newHub(d *Driver) *hub {
 	h := &hub{
-		rdb: d.rdb, fair: d.fair, log: d.log,
-		pattern: glob.Replace(d.prefix) + "{*}:w",
+		rdb: d.rdb, log: d.log,
 		channel: d.prefix + "to:" + driver.NewToken().String(),
-		hints:   map[string]map[chan struct{}]struct{}{},
 		lines:   map[string]chan push{},
 		live:    make(chan struct{}),
 		failed:  make(chan struct{}),
@@ -70,32 +72,11 @@ func newHub(d *Driver) *hub {
 	return h
 }
 
-// wake registers for hints and waits until the subscription is in force.
-func (h *hub) wake(ctx context.Context, channel string) (<-chan struct{}, func(), error) {
-	hint := make(chan struct{}, 1)
+// inUse reports whether there is a subscription in force.
+func (h *hub) inUse() bool {
 	h.mu.Lock()
-	if h.hints[channel] == nil {
-		h.hints[channel] = map[chan struct{}]struct{}{}
-	}
-	h.hints[channel][hint] = struct{}{}
-	live, failed, err := h.start()
-	h.mu.Unlock()
-	stop := func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.hints[channel], hint)
-		if len(h.hints[channel]) == 0 {
-			delete(h.hints, channel)
-		}
-	}
-	if err == nil {
-		err = h.await(ctx, live, failed)
-	}
-	if err != nil {
-		stop()
-		return nil, nil, err
-	}
-	return hint, stop, nil
+	defer h.mu.Unlock()
+	return h.isLive
 }
 
 // line registers a waiter in line, and waits until the subscription is in force.
@@ -169,7 +150,7 @@ func (h *hub) run() {
 		close(h.failed)
 		h.failed = make(chan struct{})
 		for token := range h.lines {
-			h.tell(token, push{kind: "again"}) // a server that has gone shows at once
+			h.tell(token, push{kind: pushAgain}) // a server that has gone shows at once
 		}
 		loud := time.Since(h.logged) > hushed
 		if loud {
@@ -201,19 +182,14 @@ func (h *hub) subscribe() *redis.PubSub {
 	}
 	// Without a channel it is made without a connection, so that no lock is held
 	// over I/O.
-	h.ps = h.rdb.PSubscribe(h.ctx)
+	h.ps = h.rdb.Subscribe(h.ctx)
 	return h.ps
 }
 
 // receive reads until the subscription fails, or nobody needs it (no error).
 func (h *hub) receive(ps *redis.PubSub) (worked bool, err error) {
-	want := 1
 	ctx, cancel := context.WithTimeout(h.ctx, unbounded)
-	err = ps.PSubscribe(ctx, h.pattern)
-	if err == nil && h.fair {
-		want = 2
-		err = ps.Subscribe(ctx, h.channel)
-	}
+	err = ps.Subscribe(ctx, h.channel)
 	cancel()
 	if err != nil {
 		return false, err
@@ -223,10 +199,8 @@ func (h *hub) receive(ps *redis.PubSub) (worked bool, err error) {
 		msg, err := ps.ReceiveTimeout(h.ctx, limit)
 		switch m := msg.(type) {
 		case *redis.Subscription:
-			if want--; want == 0 {
-				worked = true
-				h.inForce()
-			}
+			worked = true
+			h.inForce()
 		case *redis.Message:
 			h.deliver(m)
 		}
@@ -262,7 +236,7 @@ func isTimeout(err error) bool {
 func (h *hub) idle() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.hints)+len(h.lines) > 0 {
+	if len(h.lines) > 0 {
 		return false
 	}
 	h.closeLive()
@@ -285,21 +259,8 @@ func (h *hub) inForce() {
 		h.isLive = true
 		close(h.live)
 	}
-	for channel := range h.hints {
-		h.hint(channel)
-	}
 	for token := range h.lines {
-		h.tell(token, push{kind: "again"})
-	}
-}
-
-// hint wakes who waits for a key. The caller holds mu.
-func (h *hub) hint(channel string) {
-	for c := range h.hints[channel] {
-		select {
-		case c <- struct{}{}:
-		default: // a hint is waiting already
-		}
+		h.tell(token, push{kind: pushAgain})
 	}
 }
 
@@ -313,16 +274,14 @@ func (h *hub) tell(token string, p push) {
 }
 
 func (h *hub) deliver(m *redis.Message) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if m.Channel != h.channel {
-		h.hint(m.Channel)
+	const token = 1 + 2*len(driver.Token{})
+	if len(m.Payload) < token || m.Payload[0] == pushSeen {
 		return
 	}
-	kind, rest, _ := strings.Cut(m.Payload, " ")
-	token, number, _ := strings.Cut(rest, " ")
-	n, _ := strconv.ParseInt(number, 10, 64)
-	h.tell(token, push{kind, n})
+	n, _ := strconv.ParseInt(m.Payload[token:], 10, 64)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tell(m.Payload[1:token], push{m.Payload[0], n})
 }
 
 // close ends the subscription and its goroutine.

@@ -17,7 +17,7 @@ const scanCount = 1000
 
 // Inspect implements [driver.Inspector] by one script.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Holder, error) {
-	val, err := d.batch.one(ctx, d.scripts.look, d.lookKeys(key))
+	val, err := d.one(ctx, d.scripts.look, key)
 	if err != nil {
 		return driver.Holder{}, err
 	}
@@ -60,9 +60,9 @@ func (d *Driver) List(ctx context.Context, prefix string, limit int) ([]driver.H
 		n := min(len(names), limit-len(out), scanCount)
 		commands := make([]*command, n)
 		for i, name := range names[:n] {
-			commands[i] = &command{script: d.scripts.look, keys: d.lookKeys(name)}
+			commands[i] = &command{script: d.scripts.look, keys: []string{RedisKey(d.prefix, name)}}
 		}
-		if err := d.batch.run(ctx, commands...); err != nil {
+		if err := d.send.run(ctx, commands...); err != nil {
 			return nil, explain("list", err)
 		}
 		for i, c := range commands {
@@ -119,7 +119,7 @@ func (d *Driver) scan(ctx context.Context, match string) (map[string]struct{}, e
 
 // ForceRelease implements [driver.Inspector] by one script.
 func (d *Driver) ForceRelease(ctx context.Context, key string) (driver.Released, error) {
-	val, err := d.batch.one(ctx, d.scripts.force, d.lockKeys(key))
+	val, err := d.one(ctx, d.scripts.force, key)
 	if err != nil {
 		return 0, err
 	}

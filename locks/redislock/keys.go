@@ -1,6 +1,10 @@
 package redislock
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/solotick/solotick/locks/driver"
+)
 
 // DefaultPrefix begins every key and channel.
 const DefaultPrefix = "solotick:"
@@ -8,8 +12,7 @@ const DefaultPrefix = "solotick:"
 // RedisKey is the key of the record that holds the lock called key, for those who
 // look at Redis by hand: the prefix, then the name in braces, which make all keys
 // of a lock share a cluster slot. A percent sign or brace of the name is written
-// as %25, %7B or %7D. The lock's other keys add :f, :q and :h; its wake-up channel
-// adds :w.
+// as %25, %7B or %7D. The lock's other keys add :f, :q, :x and :h.
 func RedisKey(prefix, key string) string { return prefix + "{" + escape.Replace(key) + "}" }
 
 var (
@@ -19,15 +22,9 @@ var (
 	glob = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 )
 
-// lockKeys are the keys of a lock as the scripts want them.
-func (d *Driver) lockKeys(key string) []string {
-	k := RedisKey(d.prefix, key)
-	return []string{k, k + ":f", k + ":q", k + ":h"}
-}
-
-func (d *Driver) lookKeys(key string) []string {
-	all := d.lockKeys(key)
-	return []string{all[0], all[2]}
+// member is the place of a waiter in a line: all that it takes to serve it.
+func (d *Driver) member(r driver.Request) string {
+	return r.Token.String() + " " + millis(r.TTL) + " " + d.hub.channel + " " + r.Label
 }
 
 // lockName is the lock whose record has the key.

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -11,8 +12,7 @@ import (
 	"github.com/solotick/solotick/locks/driver"
 )
 
-// AcquireQueued implements [driver.Queuer], where [Fair] was asked for: the waiter
-// is entered in the key's line in Redis, and the script that frees the key gives
+// AcquireQueued implements [driver.Queuer]: the waiter is entered in the key's line in Redis, and the script that frees the key gives
 // it to the first in line and pushes the grant.
 //
 // A lost message costs a delay: the first in line looks when the holder's TTL
@@ -23,7 +23,17 @@ func (d *Driver) AcquireQueued(ctx context.Context, r driver.Request) (driver.Gr
 	if ctx.Err() != nil {
 		return driver.Grant{}, driver.NotApplied(ctx.Err())
 	}
-	d.checkOnce()
+	if !d.hub.inUse() {
+		// To subscribe takes longer than to ask for a key that is free.
+		sent := time.Now()
+		call, cancel := context.WithTimeout(ctx, requestTimeout(r.TTL))
+		g, err := d.try(call, r, true)
+		cancel()
+		var held *driver.HeldError
+		if g.From = sent; !errors.As(err, &held) {
+			return g, err
+		}
+	}
 	call, cancel := context.WithTimeout(ctx, max(requestTimeout(r.TTL), subscribeTimeout))
 	pushes, stop, err := d.hub.line(call, r.Token.String())
 	cancel()
@@ -34,7 +44,7 @@ func (d *Driver) AcquireQueued(ctx context.Context, r driver.Request) (driver.Gr
 		return driver.Grant{}, driver.NotApplied(fmt.Errorf("redislock: subscribe: %w", err))
 	}
 	defer stop()
-	w := waiting{d: d, r: r, pushes: pushes}
+	w := waiting{d: d, r: r, member: d.member(r), pushes: pushes}
 	g, err := w.wait(ctx)
 	if err != nil {
 		err = w.leave(ctx, err)
@@ -53,12 +63,14 @@ const (
 type waiting struct {
 	d          *Driver
 	r          driver.Request
+	member     string
 	pushes     <-chan push
 	alive      time.Time // when the last look was sent that found no grant
 	unanswered time.Time // since when there has been no answer
 	floor      int64     // the last fence given then: a grant made since is above it
 	failures   int
 	looks      int
+	late       bool // a look without an answer may still be carried out
 }
 
 // wait returns the grant, or why there is none.
@@ -102,7 +114,7 @@ func (w *waiting) listen(ctx context.Context, pause time.Duration) (driver.Grant
 			return driver.Grant{}, nil
 		case p := <-w.pushes:
 			switch p.kind {
-			case "granted":
+			case pushGranted:
 				if p.n <= w.floor {
 					continue // of a grant that has ended: this process stood still
 				}
@@ -111,9 +123,9 @@ func (w *waiting) listen(ctx context.Context, pause time.Duration) (driver.Grant
 					return driver.Grant{}, nil
 				}
 				return driver.Grant{Fence: p.n, From: w.alive}, nil
-			case "first":
+			case pushFirst:
 				t.Reset(untilOver(time.Duration(p.n)*time.Millisecond, w.r.TTL))
-			case "again":
+			case pushAgain:
 				return driver.Grant{}, nil
 			}
 		}
@@ -135,13 +147,10 @@ func (w *waiting) look(ctx context.Context) (g driver.Grant, pause time.Duration
 	defer cancel()
 	// From the second look on, the answer is pushed too: the subscription shows
 	// that it works without being asked.
-	ack := 0
-	if w.looks > 0 {
-		ack = 1
-	}
+	val, err := d.one(call, d.scripts.enqueue, r.Key, r.Token.String(), millis(r.TTL), r.Label, w.member, d.hub.channel, flag(w.looks > 0))
 	w.looks++
-	val, err := d.batch.one(call, d.scripts.enqueue, d.lockKeys(r.Key), r.Token.String(), r.TTL.Milliseconds(), r.Label, d.hub.channel, ack)
 	if err != nil {
+		w.late = w.late || !driver.IsNotApplied(err)
 		return g, 0, err
 	}
 	a, _ := val.([]any)
@@ -171,7 +180,10 @@ func (w *waiting) look(ctx context.Context) (g driver.Grant, pause time.Duration
 func (w *waiting) leave(ctx context.Context, why error) error {
 	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*requestTimeout(w.r.TTL))
 	defer cancel()
-	if _, err := w.d.Release(back, driver.Hold{Request: w.r}); err != nil {
+	if _, err := w.d.release(back, driver.Hold{Request: w.r}, w.late); err != nil {
+		if driver.IsNotApplied(why) {
+			return errors.New(why.Error()) // of the last look; it may stand in line all the same
+		}
 		return why // the caller settles it
 	}
 	return driver.NotApplied(why)

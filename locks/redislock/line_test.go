@@ -33,13 +33,37 @@ func stand(ctx context.Context, d driver.Driver, who int, r driver.Request, turn
 	}()
 }
 
-func TestOnlyFairHasALine(t *testing.T) {
+// Who does not wait may have a key that its dead holder left free, but with Fair.
+func TestOnlyFairKeepsTryingOutOfTheLine(t *testing.T) {
 	s := testenv.SharedRedis(t)
-	if _, ok := driver.As[driver.Queuer](process(t, s.Addr, s.DB).Driver); ok {
-		t.Error("a driver without Fair has a line")
+	admin := console(t, s.Addr, s.DB)
+	d := process(t, s.Addr, s.DB)
+	h := hold(t, d, request("k"))
+	turns := make(chan turn, 1)
+	stand(t.Context(), d, 0, request("k"), turns)
+	inLine(t, admin, "k", 1)
+	if err := admin.Del(t.Context(), redislock.RedisKey(redislock.DefaultPrefix, "k")).Err(); err != nil {
+		t.Fatal(err)
 	}
-	if _, ok := driver.As[driver.Queuer](process(t, s.Addr, s.DB, redislock.Fair()).Driver); !ok {
-		t.Error("a driver with Fair has none")
+	barged := hold(t, process(t, s.Addr, s.DB), request("k"))
+	if barged.Fence <= h.Fence {
+		t.Errorf("fence %d after %d", barged.Fence, h.Fence)
+	}
+	released(t, d, barged, driver.ReleasedOK)
+	got := <-turns
+	if got.err != nil || got.hold.Fence <= barged.Fence {
+		t.Fatalf("%+v", got)
+	}
+	stand(t.Context(), d, 0, request("k"), turns)
+	inLine(t, admin, "k", 1)
+	if err := admin.Del(t.Context(), redislock.RedisKey(redislock.DefaultPrefix, "k")).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := process(t, s.Addr, s.DB, redislock.Fair()).Acquire(t.Context(), request("k")); !isHeld(err) {
+		t.Error(err)
+	}
+	if got := <-turns; got.err != nil {
+		t.Error(got.err)
 	}
 }
 
@@ -82,26 +106,6 @@ func TestLineIsServedInOrder(t *testing.T) {
 		h, last = got.hold, got.hold.Fence
 	}
 	released(t, holder, h, driver.ReleasedOK)
-}
-
-// The line comes first also where a dead holder left the key free, for whoever asks.
-func TestNobodyOvertakesTheLine(t *testing.T) {
-	s := testenv.SharedRedis(t)
-	admin := console(t, s.Addr, s.DB)
-	d := process(t, s.Addr, s.DB, redislock.Fair())
-	hold(t, d, request("k"))
-	turns := make(chan turn, 1)
-	stand(t.Context(), d, 0, request("k"), turns)
-	inLine(t, admin, "k", 1)
-	if err := admin.Del(t.Context(), redislock.RedisKey(redislock.DefaultPrefix, "k")).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := process(t, s.Addr, s.DB).Acquire(t.Context(), request("k")); !isHeld(err) {
-		t.Error(err)
-	}
-	if got := <-turns; got.err != nil {
-		t.Error(got.err)
-	}
 }
 
 func TestDeadWaiterIsPassedOver(t *testing.T) {
@@ -218,7 +222,7 @@ func TestLatePushIsNoGrant(t *testing.T) {
 	inLine(t, admin, "k", 1)
 	channel := admin.PubSubChannels(t.Context(), "solotick:to:*").Val()
 	if !slices.ContainsFunc(channel, func(c string) bool {
-		return admin.Publish(t.Context(), c, fmt.Sprintf("granted %s %d", r.Token, h.Fence-1)).Val() > 0
+		return admin.Publish(t.Context(), c, fmt.Sprintf("g%s%d", r.Token, h.Fence-1)).Val() > 0
 	}) {
 		t.Fatal("nobody listens")
 	}
@@ -254,58 +258,63 @@ func TestSilentServerIsToldToWaiters(t *testing.T) {
 }
 
 // Sixty-four waiters, in processes of their own: they look at any time of the 20 s
-// in which each of them does.
+// in which each of them does. The holder renews.
 func TestWaitersAreQuiet(t *testing.T) {
 	if testing.Short() {
-		t.Skip("waits for 10 seconds")
+		t.Skip("waits for 20 seconds")
 	}
 	t.Parallel()
-	server := testenv.Redis(t)
-	admin := console(t, server.Addr(), 0)
-	holder := process(t, server.Addr(), 0)
-	h := hold(t, holder, request("k"))
-	const n = 64
-	count := new(counter)
-	turns := make(chan turn, n)
-	p := faultproxy.Start(t, server.Addr())
-	for i := range n {
-		rdb := client(p.Addr(), 0)
-		rdb.AddHook(count)
-		d := open(t, rdb, redislock.Fair()).(closing)
-		t.Cleanup(func() { _ = d.Close() })
-		stand(t.Context(), d, i, request("k"), turns)
-		inLine(t, admin, "k", int64(i+1))
-		d.Checked()
-	}
-	start, commands, trips := time.Now(), count.commands.Load(), p.Stats()
-	<-time.After(10 * time.Second)
-	got, all := count.commands.Load()-commands, p.Stats().Sub(trips)
-	seconds := time.Since(start).Seconds()
-	t.Logf("%d waiters sent %d commands in %.1f s; %d bytes came to the server", n, got, seconds, all.BytesToServer)
-	if float64(got) >= 5*seconds || float64(all.RoundTrips) >= 5*seconds {
-		t.Errorf("%d commands, %d round trips in %.1f s", got, all.RoundTrips, seconds)
-	}
-	for i := range n {
-		released(t, holder, h, driver.ReleasedOK)
-		turn := <-turns
-		if turn.err != nil || turn.who != i {
-			t.Fatalf("turn %d: waiter %d, %v", i, turn.who, turn.err)
-		}
-		h = turn.hold
+	for name, opts := range map[string][]redislock.Option{"plain": nil, "fair": {redislock.Fair()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testenv.Redis(t)
+			admin := console(t, server.Addr(), 0)
+			const ttl = 10 * time.Second
+			holder := locker(t, open(t, client(server.Addr(), 0), opts...), locks.Config{TTL: ttl})
+			lease := try(t, holder, "k")
+			const n = 64
+			p := faultproxy.Start(t, server.Addr())
+			waiting, stop := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			for i := range n {
+				d := open(t, client(p.Addr(), 0), opts...).(closing)
+				l := locker(t, d, locks.Config{TTL: ttl})
+				wg.Go(func() {
+					if lease, err := l.Acquire(waiting, "k"); err == nil {
+						t.Error("granted")
+						_ = lease.Release(context.Background())
+					}
+				})
+				inLine(t, admin, "k", int64(i+1))
+				d.Checked()
+			}
+			start, before := time.Now(), p.Stats()
+			<-time.After(2 * ttl)
+			got := p.Stats().Sub(before)
+			seconds := time.Since(start).Seconds()
+			t.Logf("%d waiters sent %d commands in %.1f s; %d bytes came to the server", n, got.RoundTrips, seconds, got.BytesToServer)
+			if float64(got.RoundTrips) >= 5*seconds || got.Conns > 0 {
+				t.Errorf("%d commands in %.1f s, %d new connections", got.RoundTrips, seconds, got.Conns)
+			}
+			if err := lease.Err(); err != nil {
+				t.Errorf("the holder: %v", err)
+			}
+			stop()
+			wg.Wait()
+		})
 	}
 }
 
-// Waiters of one process without a line: only the first of them asks.
+// Waiters of one process: only the first of them asks.
 func TestWaitersOfOneProcessAreQuiet(t *testing.T) {
 	t.Parallel()
 	s := testenv.SharedRedis(t)
+	admin := console(t, s.Addr, s.DB)
 	holder := process(t, s.Addr, s.DB)
 	h := hold(t, holder, request("k"))
-	rdb := client(s.Addr, s.DB)
-	var count counter
-	rdb.AddHook(&count)
-	d := open(t, rdb).(closing)
-	l, err := locks.New(d, locks.Config{})
+	p := faultproxy.Start(t, s.Addr)
+	d := process(t, p.Addr(), s.DB)
+	l, err := locks.New(d.Driver, locks.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -321,13 +330,11 @@ func TestWaitersOfOneProcessAreQuiet(t *testing.T) {
 			_ = lease.Release(context.Background())
 		})
 	}
-	for count.requests.Load() == 0 {
-		<-time.After(time.Millisecond)
-	}
+	inLine(t, admin, "k", 1)
 	d.Checked()
-	start, before := time.Now(), count.commands.Load()
+	start, before := time.Now(), p.Stats()
 	<-time.After(2 * time.Second)
-	got := count.commands.Load() - before
+	got := p.Stats().Sub(before).RoundTrips
 	if seconds := time.Since(start).Seconds(); float64(got) >= 5*seconds {
 		t.Errorf("%d commands in %.1f s", got, seconds)
 	}

@@ -86,7 +86,7 @@ func console(tb testing.TB, addr string, db int) *redis.Client {
 func harness(tb testing.TB, addr string, db int, opts ...redislock.Option) lockstest.Harness {
 	admin := console(tb, addr, db)
 	return lockstest.Harness{
-		TTL: time.Second,
+		TTL: time.Second, Withdraws: true,
 		New: func(tb testing.TB) driver.Driver { return open(tb, client(addr, db), opts...) },
 		Delete: func(tb testing.TB, key string) {
 			tb.Helper()

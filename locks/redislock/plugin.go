@@ -40,7 +40,7 @@ type PluginConfig struct {
 	AllowPlaintext bool `yaml:"allow_plaintext"`
 	// Prefix begins every key and channel. Default "solotick:".
 	Prefix string `yaml:"prefix"`
-	// Fair keeps waiters in a line in Redis. Default false.
+	// Fair keeps those who do not wait behind those who stand in line. Default false.
 	Fair bool `yaml:"fair"`
 	// Replicas is how many replicas must have a grant before it counts. Default 0.
 	Replicas int `yaml:"replicas"`

@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,9 +17,9 @@ import (
 // Option changes how a driver is made.
 type Option func(*Driver)
 
-// Fair keeps those who wait in a line in Redis: the key goes to the one who came
-// first, by the very script that frees it. Without it waiters are woken and race.
-// Processes with and without it may share keys; the line comes first.
+// Fair keeps those who do not wait behind those who do: a TryAcquire is refused while
+// somebody stands in line, also where a dead holder has left the key free. Waiters stand
+// in line with and without it.
 func Fair() Option { return func(d *Driver) { d.fair = true } }
 
 // WithPrefix sets what every key and channel begins with: printable characters
@@ -91,7 +92,12 @@ func NewDriver(rdb redis.UniversalClient, opts ...Option) (*Driver, error) {
 		d.replicasWait = 100 * time.Millisecond
 	}
 	d.scripts = newScripts(d.cluster)
-	d.batch = newBatcher(rdb)
+	d.ctx, d.stop = context.WithCancel(context.Background()) //nolint:forbidigo // a root of the driver's own
+	if direct := directTo(rdb); direct != nil {
+		d.send = direct
+	} else {
+		d.send, d.repeats = newBatcher(rdb), true
+	}
 	d.hub = newHub(d)
 	return d, nil
 }

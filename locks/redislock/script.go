@@ -24,7 +24,13 @@ const (
 	presence       = 50 * time.Second
 )
 
-type script struct{ name, text, sha string }
+// script is one request to Redis. Its keys are those of the locks that it is about,
+// each with every suffix.
+type script struct {
+	name, text, sha string
+	suffixes        []string
+	head            []byte // how its request begins, after the number of parts
+}
 
 // scripts are the requests to Redis. Every one of them may be repeated with the
 // same arguments: clients repeat what they got no answer to.
@@ -33,163 +39,195 @@ type scripts struct{ acquire, enqueue, renew, release, force, look, probe *scrip
 // newScripts makes the scripts. In a cluster PUBLISH counts the subscribers of one
 // node only, so its count does not tell whether a waiter listens.
 //
-// The keys of all but renew and look are the record of the lock, its counter, its
-// line of waiters in order, and what each of them wants; of look, the record and the
-// line. A record is the token of 32 digits, the fence, the server's time in
-// microseconds, and the label; a counter is the last fence and the id of the last
-// release.
+// A record is the token of 32 digits, the fence of 16, which is the server's time in
+// microseconds where that has grown, 'q' where somebody stands in line, and the label.
+// A counter is the last fence, 'q' where somebody stands in line, 'x' where tokens
+// are refused, and the id of the last release. A free key nobody waits for, which is
+// the common case, so costs no look at the line.
 func newScripts(cluster bool) *scripts {
-	mine := "string.sub(v, 1, 32) == ARGV[1]"
-	granted := "string.match(v, '^%x+ (%d+)')"
-	held, ours, renewed := "v", "token == ARGV[1] and (ARGV[2] == '0' or fence == ARGV[2])", "v and string.sub(v, 1, 32) == ARGV[a + 1] and "+granted+" == ARGV[a + 2]"
+	held, ours, renewed := "v", "v and string.sub(v, 1, 32) == ARGV[1] and (ARGV[2] == '0' or string.sub(v, 34, 49) == ARGV[2])",
+		"v and string.sub(v, 1, 32) == ARGV[a + 1] and string.sub(v, 34, 49) == ARGV[a + 2]"
+	refused := "string.sub(flags, 2, 2) == 'x' and redis.call('ZSCORE', KEYS[4], ARGV[1])"
 	if mutation.On("redis-exclusion") {
 		held = "false"
 	}
 	if mutation.On("redis-release-token") {
-		ours = "true"
+		ours = "v"
 	}
 	if mutation.On("redis-renew-token") {
 		renewed = "v"
+	}
+	if mutation.On("redis-late-acquire") {
+		refused = "false"
 	}
 	text := strings.NewReplacer(
 		"$FENCE_LIFE", fmt.Sprint(fenceLife.Milliseconds()),
 		"$PRESENCE", fmt.Sprint(presence.Milliseconds()),
 		"$DEAF", fmt.Sprint(!cluster),
-		"$HELD", held, "$OURS", ours, "$RENEWED", renewed, "$MINE", mine, "$GRANTED", granted,
+		"$HELD", held, "$OURS", ours, "$RENEWED", renewed, "$REFUSED", refused,
 	)
-	compile := func(name string, parts ...string) *script {
-		s := &script{name: name, text: text.Replace(strings.Join(parts, ""))}
+	compile := func(name string, suffixes []string, parts ...string) *script {
+		s := &script{name: name, text: text.Replace(strings.Join(parts, "")), suffixes: suffixes}
 		sum := sha1.Sum([]byte(s.text)) //nolint:gosec // see the import
 		s.sha = hex.EncodeToString(sum[:])
+		s.head = appendText(appendText(nil, "evalsha"), s.sha)
 		return s
 	}
+	all := []string{"", ":f", ":q", ":x", ":h"}
+	if !cluster {
+		all = all[:4]
+	}
 	return &scripts{
-		acquire: compile("acquire", luaTime, luaGrant, luaGrantFree, luaServe, luaAcquire),
-		enqueue: compile("enqueue", luaTime, luaGrant, luaGrantFree, luaServe, luaEnqueue),
-		renew:   compile("renew", luaRenew),
-		release: compile("release", luaGiveBack, luaTime, luaGrant, luaServe, luaRelease),
-		force:   compile("force release", luaTime, luaGrant, luaServe, luaForce),
-		look:    compile("look", luaLook),
-		probe:   compile("probe", luaProbe),
+		acquire: compile("acquire", all, luaAcquireFree, luaCounter, luaServe, luaAcquire),
+		enqueue: compile("enqueue", all, luaAcquireFree, luaCounter, luaServe, luaEnqueue),
+		renew:   compile("renew", all[:1], luaRenew),
+		release: compile("release", all, luaGiveBack, luaCounter, luaServe, luaRelease),
+		force:   compile("force release", all, luaCounter, luaServe, luaForce),
+		look:    compile("look", []string{"", ":q"}, luaLook),
+		probe:   compile("probe", []string{"", ":q", ":h"}, luaProbe),
 	}
 }
 
-const luaTime = `
-local function micros()
-  local t = redis.call('TIME')
-  return t[1] * 1000000 + t[2]
-end
-`
-
-const luaGrant = `
-local function counted(us)
-  local now = string.format('%.0f', us)
-  local last, id = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+)(.*)$')
-  if last and tonumber(last) >= us then return string.format('%.0f', tonumber(last) + 1), id, now end
-  return now, id or '', now
-end
-local function record(token, ttl, label, fence, id, now)
-  redis.call('SET', KEYS[2], fence .. id, 'PX', $FENCE_LIFE)
-  redis.call('SET', KEYS[1], token .. ' ' .. fence .. ' ' .. now .. ' ' .. label, 'PX', ttl)
-end
-local function grant(token, ttl, label)
-  local fence, id, now = counted(micros())
-  record(token, ttl, label, fence, id, now)
-  return {1, fence}
-end
-`
-
-// Where nobody has the key and nobody waits, which is the common case, the script
-// ends here and has not made the functions of the line.
-const luaGrantFree = `
+// Where nobody has the key, nobody waits and no token is refused, the script ends
+// here and has not made the functions of the line.
+const luaAcquireFree = `
 local v = redis.call('GET', KEYS[1])
-if not ($HELD) and redis.call('EXISTS', KEYS[3]) == 0 then return grant(ARGV[1], ARGV[2], ARGV[3]) end
-`
-
-// each calls f for the waiters in line that live, until it returns true. Serve
-// gives the free key to the first one that its message reaches, and tells the
-// next one that it is the first in line now, so that somebody watches the TTL. The
-// waiter that runs the script is called me, and hears by the answer.
-const luaServe = `
-local me
-local function drop(token)
-  redis.call('ZREM', KEYS[3], token)
-  redis.call('HDEL', KEYS[4], token)
-end
-local function each(f)
-  local at, now = 0, nil
-  while true do
-    local token = redis.call('ZRANGE', KEYS[3], at, at)[1]
-    if not token then return false end
-    now = now or micros()
-    local alive, ttl, channel, label = string.match(redis.call('HGET', KEYS[4], token) or '', '^(%d+) (%d+) (%S+) (.*)$')
-    if not alive or now - alive > $PRESENCE * 1000 then
-      drop(token)
-    elseif f(token, ttl, channel, label, now) then
-      return true
-    else
-      at = at + 1
-    end
+if not ($HELD) then
+  local c, t = redis.call('GET', KEYS[2]), redis.call('TIME')
+  local fence = t[1] .. string.sub('00000' .. t[2], -6)
+  if not c or string.sub(c, 17, 18) == '--' and string.sub(c, 1, 16) < fence then
+    redis.call('SET', KEYS[2], fence .. (c and string.sub(c, 17) or '--'), 'PX', $FENCE_LIFE)
+    redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. fence .. '- ' .. ARGV[3], 'PX', ARGV[2])
+    return fence
   end
 end
-local function reaches(channel, message)
-  return redis.call('PUBLISH', channel, message) > 0 or not $DEAF
+`
+
+// counter reads the counter, and the server's time in microseconds; after is the fence
+// that comes after the last one. Grant sets both keys.
+const luaCounter = `
+local last, flags, id, now
+local function counter()
+  local c, t = redis.call('GET', KEYS[2]) or '', redis.call('TIME')
+  last, flags, id = string.match(c, '^(%d+)([-q][-x])(.*)$')
+  last, flags, id = last or '0000000000000000', flags or '--', id or ''
+  now = t[1] * 1000000 + t[2]
+  if string.sub(flags, 2, 2) == 'x' and redis.call('EXISTS', KEYS[4]) == 0 then flags = string.sub(flags, 1, 1) .. '-' end
+end
+local function count(fence, q)
+  last = fence
+  flags = q .. string.sub(flags, 2, 2)
+  redis.call('SET', KEYS[2], last .. flags .. id, 'PX', $FENCE_LIFE)
+end
+local function after()
+  return string.format('%016.0f', math.max(tonumber(last) + 1, now))
+end
+local function grant(fence, q, token, ttl, label)
+  count(fence, q)
+  redis.call('SET', KEYS[1], token .. ' ' .. fence .. q .. ' ' .. label, 'PX', ttl)
+  return fence
+end
+`
+
+// Serve gives the free key to the first in line that its message reaches, and tells
+// the next one that it is the first now, so that somebody watches the TTL. The waiter
+// that runs the script is called me, and hears by the answer. A member of the line is
+// the waiter's token, its TTL, its channel and its label.
+//
+// In a cluster a waiter lives that has looked within the time that it left in :h.
+const luaServe = `
+local me
+local function alive(member)
+  if $DEAF then return true end
+  local till = redis.call('ZSCORE', KEYS[5], member)
+  return till and tonumber(till) >= now
+end
+local function leave(member)
+  if not $DEAF then redis.call('ZREM', KEYS[5], member) end
+end
+local function parts(member)
+  local ttl, channel, label = string.match(member, '^%x+ (%d+) (%S+) (.*)$')
+  return string.sub(member, 1, 32), ttl, channel, label
 end
 local function head(ttl)
-  each(function(token, _, channel) return reaches(channel, 'first ' .. token .. ' ' .. ttl) end)
+  local member = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
+  if member then
+    local token, _, channel = parts(member)
+    redis.call('PUBLISH', channel, 'f' .. token .. ttl)
+  end
 end
 local function serve()
-  local life
-  local served = each(function(token, ttl, channel, label, now)
-    local fence, id, since = counted(now)
-    if token ~= me and not reaches(channel, 'granted ' .. token .. ' ' .. fence) then return false end
-    record(token, ttl, label, fence, id, since)
-    drop(token)
-    life = ttl
-    return true
-  end)
-  if served then head(life) end
-  return served
+  if string.sub(flags, 1, 1) == 'q' then
+    local fence = after()
+    while true do
+      local member = redis.call('ZPOPMIN', KEYS[3])[1]
+      if not member then break end
+      local token, ttl, channel, label = parts(member)
+      if alive(member) then
+        -- Redis sends the last message first.
+        head(ttl)
+        if token == me or redis.call('PUBLISH', channel, 'g' .. token .. fence) > 0 or not $DEAF then
+          leave(member)
+          grant(fence, 'q', token, ttl, label)
+          return true
+        end
+      end
+      leave(member)
+    end
+    count(last, '-')
+  end
+  return false
 end
 `
 
 const luaAcquire = `
 if not ($HELD) then
-  if not serve() then return grant(ARGV[1], ARGV[2], ARGV[3]) end
+  counter()
+  if $REFUSED then return {-1} end
+  if ARGV[4] == '0' or not serve() then
+    return grant(after(), string.sub(flags, 1, 1), ARGV[1], ARGV[2], ARGV[3])
+  end
   v = redis.call('GET', KEYS[1])
 end
-if $MINE then
+if string.sub(v, 1, 32) == ARGV[1] then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return {1, $GRANTED}
+  return string.sub(v, 34, 49)
 end
 return {0, v, redis.call('PTTL', KEYS[1])}
 `
 
 const luaEnqueue = `
-local token, ttl, label, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-if not v or not ($MINE) then
-  local now = micros()
-  if not redis.call('ZSCORE', KEYS[3], token) then
-    local last = redis.call('ZRANGE', KEYS[3], -1, -1, 'WITHSCORES')[2]
-    local place = now
-    if last and tonumber(last) >= now then place = tonumber(last) + 1 end
-    redis.call('ZADD', KEYS[3], string.format('%.0f', place), token)
+local token, ttl, member, channel = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
+counter()
+if $REFUSED then return {-1} end
+if not v and string.sub(flags, 1, 1) == '-' then return grant(after(), '-', token, ttl, ARGV[3]) end
+if not v or string.sub(v, 1, 32) ~= token then
+  if not redis.call('ZSCORE', KEYS[3], member) then
+    local behind, place = redis.call('ZRANGE', KEYS[3], -1, -1, 'WITHSCORES')[2], now
+    if behind and tonumber(behind) >= now then place = tonumber(behind) + 1 end
+    redis.call('ZADD', KEYS[3], string.format('%.0f', place), member)
   end
-  redis.call('HSET', KEYS[4], token, string.format('%.0f', now) .. ' ' .. ttl .. ' ' .. channel .. ' ' .. label)
   redis.call('PEXPIRE', KEYS[3], $PRESENCE)
-  redis.call('PEXPIRE', KEYS[4], $PRESENCE)
-  me = token
-  if not v then serve() end
-  v = redis.call('GET', KEYS[1])
+  if not $DEAF then
+    redis.call('ZADD', KEYS[5], string.format('%.0f', now + $PRESENCE * 1000), member)
+    redis.call('PEXPIRE', KEYS[5], $PRESENCE)
+  end
+  if string.sub(flags, 1, 1) ~= 'q' then count(last, 'q') end
+  if v and string.match(v, '^%x+ %d+%- ') then redis.call('SETRANGE', KEYS[1], 49, 'q') end
+  if not v then
+    me = token
+    serve()
+    v = redis.call('GET', KEYS[1])
+  end
 end
-if v and $MINE then
-  drop(token)
+if v and string.sub(v, 1, 32) == token then
+  redis.call('ZREM', KEYS[3], member)
+  leave(member)
   redis.call('PEXPIRE', KEYS[1], ttl)
-  return {1, $GRANTED}
+  return string.sub(v, 34, 49)
 end
-if ARGV[5] == '1' then redis.call('PUBLISH', channel, 'seen ' .. token) end
-return {0, v or '', redis.call('PTTL', KEYS[1]), redis.call('ZRANK', KEYS[3], token), redis.call('ZCARD', KEYS[3]),
-  string.match(redis.call('GET', KEYS[2]) or '', '^%d+') or '0'}
+if ARGV[6] == '1' then redis.call('PUBLISH', channel, 's' .. token) end
+return {0, v or '', redis.call('PTTL', KEYS[1]), redis.call('ZRANK', KEYS[3], member), redis.call('ZCARD', KEYS[3]), last}
 `
 
 const luaRenew = `
@@ -208,41 +246,51 @@ return out
 `
 
 // The release of a key for which nobody stands in line, the common case, ends here.
+// It has an id only where a client may repeat it.
 const luaGiveBack = `
 local v = redis.call('GET', KEYS[1])
-local token, fence = string.match(v or '', '^(%x+) (%d+)')
-local ours = v and ($OURS)
-if ours then
+local ours = $OURS
+if ours and ARGV[3] == '' and ARGV[2] ~= '0' and string.sub(v, 50, 50) == '-' then
   redis.call('DEL', KEYS[1])
-  redis.call('SET', KEYS[2], fence .. ' ' .. ARGV[3], 'PX', $FENCE_LIFE)
-  if redis.call('EXISTS', KEYS[3]) == 0 then
-    redis.call('PUBLISH', KEYS[1] .. ':w', '')
-    return 1
+  if redis.call('PEXPIRE', KEYS[2], $FENCE_LIFE) == 0 then
+    redis.call('SET', KEYS[2], ARGV[2] .. '--', 'PX', $FENCE_LIFE)
   end
+  return 1
 end
 `
 
-// A fence of 0 gives back whatever the token has, its place in line too.
+// A fence of 0 gives back whatever the token has, its place in line too. Where a request
+// of the token may be under way, that is refused when it comes.
 const luaRelease = `
-if ARGV[2] == '0' and redis.call('ZREM', KEYS[3], ARGV[1]) == 1 then
-  redis.call('HDEL', KEYS[4], ARGV[1])
+local was = ours and string.sub(v, 34, 49) or '0000000000000000'
+counter()
+if last < was then last = was end
+if ARGV[5] ~= '0' then
+  local ms = math.floor(now / 1000)
+  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', ms)
+  redis.call('ZADD', KEYS[4], ms + ARGV[5], ARGV[1])
+  redis.call('PEXPIRE', KEYS[4], math.max(ARGV[5], redis.call('PTTL', KEYS[4])))
+  flags = string.sub(flags, 1, 1) .. 'x'
+end
+local q = string.sub(flags, 1, 1)
+local again = ARGV[3] ~= '' and id == ARGV[3]
+if ours then id = ARGV[3] end
+count(last, q)
+if q == 'q' and ARGV[2] == '0' and redis.call('ZREM', KEYS[3], ARGV[4]) == 1 then
+  leave(ARGV[4])
   if v and not ours then head(redis.call('PTTL', KEYS[1])) end
 end
-if ours then
-  if not serve() then redis.call('PUBLISH', KEYS[1] .. ':w', '') end
-  return 1
-end
-local id = string.match(redis.call('GET', KEYS[2]) or '', ' (%x+)$')
-if not v then serve() end
-if id == ARGV[3] then return 1 end
+if ours then redis.call('DEL', KEYS[1]) end
+if ours or not v then serve() end
+if ours or again then return 1 end
 return v and 3 or 2
 `
 
 const luaForce = `
-local fence = counted(micros())
-redis.call('SET', KEYS[2], fence, 'PX', $FENCE_LIFE)
+counter()
+count(after(), string.sub(flags, 1, 1))
 local was = redis.call('DEL', KEYS[1])
-if not serve() then redis.call('PUBLISH', KEYS[1] .. ':w', '') end
+serve()
 return was
 `
 
@@ -260,6 +308,7 @@ end
 try('TIME')
 try('SET', KEYS[1], '', 'PX', 1000)
 try('GET', KEYS[1])
+try('SETRANGE', KEYS[1], 0, 'q')
 try('PTTL', KEYS[1])
 try('PEXPIRE', KEYS[1], 1000)
 try('DEL', KEYS[1])
@@ -271,8 +320,7 @@ try('ZRANK', KEYS[2], 'a')
 try('ZCARD', KEYS[2])
 try('ZRANGE', KEYS[2], 0, 0)
 try('ZREM', KEYS[2], 'a')
-try('HSET', KEYS[3], 'a', '')
-try('HGET', KEYS[3], 'a')
-try('HDEL', KEYS[3], 'a')
+try('ZREMRANGEBYSCORE', KEYS[2], 0, 0)
+try('ZPOPMIN', KEYS[2])
 return denied
 `

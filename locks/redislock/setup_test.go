@@ -79,16 +79,11 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		return redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "solotick", Password: "secret", MaxRetries: -1, ContextTimeoutEnabled: true})
 	}
 	h := harness(t, server.Addr(), 0)
-	h.New = func(tb testing.TB) driver.Driver { return open(tb, user(), log.option(), redislock.Fair()) }
+	h.New = func(tb testing.TB) driver.Driver { return open(tb, user(), log.option()) }
 	d := h.New(t).(closing)
 	defer func() { _ = d.Close() }()
 	warm(t, d)
 	first := hold(t, d, request("k"))
-	hint, stop, err := d.Wake(t.Context(), "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
 	turns := make(chan turn, 1)
 	stand(t.Context(), d, 0, request("k"), turns)
 	inLine(t, admin, "k", 1)
@@ -109,15 +104,10 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 	if out, err := d.ForceRelease(t.Context(), "k"); err != nil || out != driver.ReleasedOK {
 		t.Error(out, err)
 	}
-	select {
-	case <-hint:
-	case <-time.After(time.Minute):
-		t.Error("no hint")
-	}
 	if strings.Contains(log.String(), "WARN") {
 		t.Errorf("warned:\n%s", &log)
 	}
-	if err := admin.Do(t.Context(), "ACL", "SETUSER", "solotick", "resetchannels", "-hset").Err(); err != nil {
+	if err := admin.Do(t.Context(), "ACL", "SETUSER", "solotick", "resetchannels", "-zadd").Err(); err != nil {
 		t.Fatal(err)
 	}
 	poor := h.New(t).(closing)
@@ -126,7 +116,7 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 		t.Error(err)
 	}
 	poor.Checked()
-	if got := log.String(); !strings.Contains(got, "PUBLISH HSET") {
+	if got := log.String(); !strings.Contains(got, "PUBLISH ZADD") {
 		t.Errorf("missing privileges are not told:\n%s", got)
 	}
 }
@@ -258,17 +248,13 @@ func TestKeysInRedis(t *testing.T) {
 	if all, err = d.List(t.Context(), "lock:{", 10); err != nil || len(all) != 1 || all[0].Key != "lock:{x}" {
 		t.Errorf("List = %v, %v", all, err)
 	}
-	hint, stop, err := d.Wake(t.Context(), "lock:{x}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
+	turns := make(chan turn, 1)
+	stand(t.Context(), d, 0, request("lock:{x}"), turns)
+	inLineOf(t, admin, redislock.RedisKey("a*[b]?\\:", "lock:{x}"), 1)
 	if _, err := d.ForceRelease(t.Context(), "lock:{x}"); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-hint:
-	case <-time.After(time.Minute):
-		t.Error("no hint where the prefix looks like a pattern")
+	if got := <-turns; got.err != nil {
+		t.Error(got.err)
 	}
 }

@@ -18,7 +18,7 @@ const checkTimeout = 5 * time.Second
 func (d *Driver) checkOnce() {
 	d.check.Do(func() {
 		d.checked.Go(func() {
-			ctx, cancel := context.WithTimeout(d.batch.ctx, checkTimeout)
+			ctx, cancel := context.WithTimeout(d.ctx, checkTimeout)
 			defer cancel()
 			d.checkPolicy(ctx)
 			d.checkPrivileges(ctx)
@@ -51,8 +51,7 @@ func field(info, name string) string {
 }
 
 func (d *Driver) checkPrivileges(ctx context.Context) {
-	keys := d.lockKeys("probe:" + driver.NewToken().String())
-	val, err := d.batch.one(ctx, d.scripts.probe, keys[:3])
+	val, err := d.one(ctx, d.scripts.probe, "probe:"+driver.NewToken().String())
 	if err != nil {
 		if redis.HasErrorPrefix(err, "NOPERM") {
 			d.log.Warn("redislock: the user lacks a privilege; the package comment lists them", "error", err)

@@ -1,0 +1,215 @@
+package redislock
+
+import (
+	"context"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/solotick/solotick/locks/driver"
+)
+
+// idleLong is how long a connection has had no request when it is looked at before the
+// next one.
+const idleLong = time.Second
+
+// direct sends to a single server, over connections that its client opens and
+// authenticates and then leaves to it: one, and more only while that one does not
+// answer.
+type direct struct {
+	options *redis.Options
+	ctx     context.Context // ends with stop
+	stop    context.CancelFunc
+	ended   sync.WaitGroup
+
+	mu     sync.Mutex
+	lanes  []*lane
+	dial   *dialing // under way
+	closed bool
+}
+
+// dialing is a connection being made, for all who wait for it.
+type dialing struct {
+	done chan struct{}
+	err  error
+}
+
+// directTo returns nil where the client must send by itself: it knows which node to
+// ask, or changes its credentials, or counts what it sends.
+func directTo(rdb redis.UniversalClient) *direct {
+	c, ok := rdb.(*redis.Client)
+	if !ok {
+		return nil
+	}
+	given := c.Options()
+	if given.Addr == "FailoverClient" || given.StreamingCredentialsProvider != nil || given.Limiter != nil {
+		return nil
+	}
+	opt := *given
+	opt.PoolSize, opt.MinIdleConns, opt.MaxRetries, opt.DialerRetries = 1, 0, -1, 1
+	opt.ContextTimeoutEnabled = true
+	opt.ReadBufferSize, opt.WriteBufferSize = 1024, 1024 // for the greeting only
+	opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	d := &direct{options: &opt}
+	d.ctx, d.stop = context.WithCancel(context.Background()) //nolint:forbidigo // a root of the driver's own: connections are shared by callers
+	return d
+}
+
+// run has the commands answered, in one pipeline. Its own error means that there are
+// no answers: marked not applied where nothing was sent.
+func (d *direct) run(ctx context.Context, commands ...*command) error {
+	if _, ends := ctx.Deadline(); !ends {
+		limited, cancel := context.WithTimeout(ctx, unbounded)
+		defer cancel()
+		ctx = limited
+	}
+	if err := d.once(ctx, commands, false); err != nil {
+		return err
+	}
+	// A server that was restarted knows no scripts, and did nothing.
+	var unknown []*command
+	for _, c := range commands {
+		if redis.HasErrorPrefix(c.err, "NOSCRIPT") {
+			unknown = append(unknown, c)
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	return d.once(ctx, unknown, true)
+}
+
+func (d *direct) once(ctx context.Context, commands []*command, text bool) error {
+	if ctx.Err() != nil {
+		return driver.NotApplied(context.Cause(ctx))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l, err := d.lane(ctx)
+	if err != nil {
+		return driver.NotApplied(err)
+	}
+	r := &request{commands: commands, text: text}
+	if err = l.do(ctx, r); err == nil {
+		err = r.err
+	}
+	if err != nil && !r.sent {
+		return driver.NotApplied(err)
+	}
+	return err
+}
+
+// lane returns a connection that takes requests. The caller holds the mutex.
+func (d *direct) lane(ctx context.Context) (*lane, error) {
+	for {
+		if d.closed {
+			return nil, errClosed
+		}
+		now := time.Now()
+		for i := 0; i < len(d.lanes); i++ {
+			n := len(d.lanes)
+			l := d.lanes[i]
+			if l.usable(now) {
+				return l, nil
+			}
+			i -= n - len(d.lanes) // it was found to have ended
+		}
+		if len(d.lanes) >= maxLanes {
+			for _, l := range d.lanes {
+				if !l.retired {
+					return l, nil
+				}
+			}
+		}
+		if d.dial == nil {
+			d.dial = &dialing{done: make(chan struct{})}
+			d.ended.Go(d.open)
+		}
+		dial := d.dial
+		d.mu.Unlock()
+		var err error
+		select {
+		case <-dial.done:
+			err = dial.err
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		d.mu.Lock()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// open makes a connection.
+func (d *direct) open() {
+	l, err := d.connect()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil && d.closed {
+		l.close()
+		err = errClosed
+	}
+	if err == nil {
+		d.lanes = append(d.lanes, l)
+	}
+	d.dial.err = err
+	close(d.dial.done)
+	d.dial = nil
+}
+
+// connect has the client open a connection, encrypt it and log in, and takes it over.
+func (d *direct) connect() (*lane, error) {
+	var conn net.Conn
+	opt := *d.options
+	opt.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := d.options.Dialer(ctx, network, addr)
+		conn = c
+		return c, err
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, opt.DialTimeout)
+	defer cancel()
+	client := redis.NewClient(&opt)
+	pinned := client.Conn()
+	err := pinned.Ping(ctx).Err()
+	if err != nil && !redis.HasErrorPrefix(err, "NOPERM") {
+		_ = pinned.Close()
+		_ = client.Close()
+		return nil, err
+	}
+	return &lane{d: d, client: client, pinned: pinned, conn: conn, progress: time.Now()}, nil
+}
+
+// remove forgets a lane. The caller holds the mutex.
+func (d *direct) remove(l *lane) {
+	for i, other := range d.lanes {
+		if other == l {
+			d.lanes = append(d.lanes[:i:i], d.lanes[i+1:]...)
+			return
+		}
+	}
+}
+
+// gather lets those who are about to ask do so, so that they share a write. The caller
+// holds the mutex.
+func (d *direct) gather() {
+	d.mu.Unlock()
+	runtime.Gosched()
+	d.mu.Lock()
+}
+
+// close ends all connections, and what waits on them.
+func (d *direct) close() {
+	d.stop()
+	d.mu.Lock()
+	d.closed = true
+	for len(d.lanes) > 0 {
+		d.lanes[0].fail(errClosed)
+	}
+	d.mu.Unlock()
+	d.ended.Wait()
+}
