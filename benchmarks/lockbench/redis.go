@@ -49,6 +49,13 @@ func redisClient(addr string, sent *atomic.Int64) *redis.Client {
 	})
 }
 
+// redlockClient keeps no connections of its own for pipelines, as redlock advises.
+func redlockClient(addr string, sent *atomic.Int64) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: addr, Dialer: dial(sent), PoolSize: 4, PipelinePoolSize: -1, MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
+	})
+}
+
 func openRedis(opts ...redislock.Option) func(context.Context, *env, string, *atomic.Int64) (process, error) {
 	return func(_ context.Context, e *env, name string, sent *atomic.Int64) (process, error) {
 		rdb := redisClient(e.redis(), sent)
@@ -197,7 +204,7 @@ func openRedlock(_ context.Context, e *env, _ string, sent *atomic.Int64) (proce
 	var clients []redis.UniversalClient
 	var closers []func() error
 	for _, addr := range e.redises() {
-		rdb := redisClient(addr, sent)
+		rdb := redlockClient(addr, sent)
 		clients = append(clients, rdb)
 		closers = append(closers, rdb.Close)
 	}

@@ -38,7 +38,9 @@
 //
 // The eviction policy of every node must be noeviction. It is looked up beside the
 // first request, and warned about. All leases of a process are renewed by one
-// pipeline to each node. What is left of a key is its counter, which goes a day after
+// pipeline to each node, and what its callers ask a node at the same time goes in one
+// too, over one connection, or two where the first stalls: a node that is late is not
+// dialled for every request. What is left of a key is its counter, which goes a day after
 // its last use.
 //
 // # What happens when

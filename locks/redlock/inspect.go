@@ -79,8 +79,12 @@ func (d *Driver) look(ctx context.Context, n *node, keys []string) (map[string]d
 	for i, key := range keys {
 		rs[i] = request{keys: []string{d.prefix + key}}
 	}
+	answers, err := n.pipe.run(ctx, lookScript, rs...)
+	if err != nil {
+		return nil, err
+	}
 	out := map[string]driver.Holder{}
-	for i, cmd := range n.doAll(ctx, lookScript, rs) {
+	for i, cmd := range answers {
 		a, err := cmd.Slice()
 		if err != nil {
 			return nil, err

@@ -14,7 +14,8 @@ import (
 
 // node is one of the masters.
 type node struct {
-	rdb redis.UniversalClient
+	rdb  redis.UniversalClient
+	pipe *pipe // what the scripts go through
 
 	mu    sync.Mutex
 	runID string // of the start that is trusted; empty before it is known
@@ -25,52 +26,18 @@ func (d *Driver) nodeTimeout(ttl time.Duration) time.Duration {
 	if d.timeout > 0 {
 		return d.timeout
 	}
-	return max(50*time.Millisecond, ttl/20)
+	return max(minNodeTimeout, ttl/20)
 }
 
-// do runs a script on the node, by its name or where that is unknown by its text.
+const minNodeTimeout = 50 * time.Millisecond
+
+// do runs a script on the node.
 func (n *node) do(ctx context.Context, s *script, keys []string, args ...any) (any, error) {
-	val, err := n.rdb.EvalSha(ctx, s.sha, keys, args...).Result()
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		val, err = n.rdb.Eval(ctx, s.text, keys, args...).Result()
+	answers, err := n.pipe.run(ctx, s, request{keys, args})
+	if err != nil {
+		return nil, err
 	}
-	return val, err
-}
-
-// request is one run of a script.
-type request struct {
-	keys []string
-	args []any
-}
-
-// doAll runs a script for each request in one pipeline.
-func (n *node) doAll(ctx context.Context, s *script, rs []request) []*redis.Cmd {
-	send := func(run func(p redis.Pipeliner, r request) *redis.Cmd, which []int) []*redis.Cmd {
-		out := make([]*redis.Cmd, len(which))
-		p := n.rdb.Pipeline()
-		for i, at := range which {
-			out[i] = run(p, rs[at])
-		}
-		_, _ = p.Exec(ctx) // each has its own error
-		return out
-	}
-	all := make([]int, len(rs))
-	for i := range all {
-		all[i] = i
-	}
-	out := send(func(p redis.Pipeliner, r request) *redis.Cmd { return p.EvalSha(ctx, s.sha, r.keys, r.args...) }, all)
-	var unknown []int
-	for i, cmd := range out {
-		if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-			unknown = append(unknown, i)
-		}
-	}
-	if len(unknown) > 0 {
-		for i, cmd := range send(func(p redis.Pipeliner, r request) *redis.Cmd { return p.Eval(ctx, s.text, r.keys, r.args...) }, unknown) {
-			out[unknown[i]] = cmd
-		}
-	}
-	return out
+	return answers[0].Result()
 }
 
 // vote is a node's answer to an acquire.

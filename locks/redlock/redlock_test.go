@@ -37,7 +37,7 @@ func client(addr string) *redis.Client {
 		// Only the driver's own bounds are to count here.
 		DialTimeout: patience, ReadTimeout: patience, WriteTimeout: patience, PoolTimeout: patience,
 		// A connection that is dialled late must not look like memory that leaks.
-		ReadBufferSize: 4096, WriteBufferSize: 4096, PipelineReadBufferSize: 4096, PipelineWriteBufferSize: 4096,
+		ReadBufferSize: 4096, WriteBufferSize: 4096, PipelinePoolSize: -1,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 }
@@ -381,10 +381,12 @@ type onError chan error
 
 func (c onError) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (c onError) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if err != nil && cmd.Name() == "evalsha" && !redis.HasErrorPrefix(err, "NOSCRIPT") {
+func (c onError) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (c onError) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if err != nil && cmds[0].Name() == "evalsha" && !redis.HasErrorPrefix(err, "NOSCRIPT") {
 			select {
 			case c <- err:
 			default:
@@ -392,10 +394,6 @@ func (c onError) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		return err
 	}
-}
-
-func (c onError) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }
 
 // A node that has forgotten must not make a second majority.

@@ -149,7 +149,14 @@ func (d *Driver) renewOn(ctx context.Context, at int, holds []driver.Hold, which
 		rs[i] = request{d.keys(h.Key, h.Token), []any{h.Token.String(), h.Fence, h.TTL.Milliseconds(), h.Label, made}}
 	}
 	out := make([]answer, len(which))
-	for i, cmd := range d.nodes[at].doAll(ctx, renewScript, rs) {
+	answers, err := d.nodes[at].pipe.run(ctx, renewScript, rs...)
+	if err != nil {
+		for i := range out {
+			out[i] = answer{renewUnknown, err}
+		}
+		return out
+	}
+	for i, cmd := range answers {
 		kind, err := cmd.Int64()
 		if err != nil {
 			kind = renewUnknown

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/solotick/solotick/internal/faultproxy"
 	"github.com/solotick/solotick/internal/testenv"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
@@ -56,6 +57,7 @@ func TestRoundTrips(t *testing.T) {
 		}
 		d.Checked()
 		records(t, admin, "warm", "", 0)
+		d.Settled() // a node that came late is still told the fence
 		c := count(d)
 		h := hold(t, d, request("k", time.Minute))
 		records(t, admin, "k", h.Token.String(), 3)
@@ -66,6 +68,74 @@ func TestRoundTrips(t *testing.T) {
 		if got := c.requests.Load(); got != rounds+1 {
 			t.Errorf("%d requests for acquire and release, want %d", got, rounds+1)
 		}
+	}
+}
+
+// What callers ask a node at the same time goes in one pipeline.
+func TestCallersSharePipelines(t *testing.T) {
+	nodes := addrs(testenv.Redises(t, 3))
+	proxies, behind := through(t, nodes)
+	d := dialled(t, process(t, behind, redlock.WithNodeTimeout(patience)))
+	hold(t, d, request("warm", time.Minute)) // the nodes know the scripts
+	d.Checked()
+	for _, p := range proxies {
+		p.Delay(faultproxy.ToClient, 100*time.Millisecond)
+	}
+	c := count(d)
+	before := proxies[0].Stats()
+	const callers = 64
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			r := request(fmt.Sprint("k", i), time.Minute)
+			g, err := d.Acquire(t.Context(), r)
+			if err == nil {
+				_, err = d.Release(t.Context(), driver.Hold{Request: r, Fence: g.Fence})
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	conns := proxies[0].Stats().Sub(before).Conns
+	t.Logf("%d pipelines and %d more connections for 3 requests of %d callers", c.requests.Load(), conns, callers)
+	if n := c.requests.Load(); n > callers {
+		t.Errorf("%d pipelines to a node for 3 requests of %d callers at once", n, callers)
+	}
+	if conns > 1 { // where the first stalls
+		t.Errorf("%d connections were opened", conns)
+	}
+}
+
+// A node that answers nothing in time costs two connections for each time limit,
+// however many ask it.
+func TestLateNodeCostsFewConnections(t *testing.T) {
+	nodes := addrs(testenv.Redises(t, 3))
+	proxies, behind := through(t, nodes)
+	const timeout = 100 * time.Millisecond
+	d := dialled(t, process(t, behind, redlock.WithNodeTimeout(timeout)))
+	for _, p := range proxies {
+		p.Delay(faultproxy.ToClient, time.Hour)
+	}
+	before, start := proxies[0].Stats(), time.Now()
+	var wg sync.WaitGroup
+	var asked atomic.Int64
+	for i := range 32 {
+		wg.Go(func() {
+			for n := range 10 {
+				if _, err := d.Acquire(t.Context(), request(fmt.Sprint("k", i, n), time.Second)); err == nil {
+					t.Error("granted by nodes that do not answer")
+				}
+				asked.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	conns, took := proxies[0].Stats().Sub(before).Conns, time.Since(start)
+	t.Logf("%d connections to a node for %d acquires, and what they take back, in %v", conns, asked.Load(), took.Round(time.Millisecond))
+	if limit := 2 * (int(took/timeout) + 2); conns > limit {
+		t.Errorf("%d connections in %v, want at most %d", conns, took, limit)
 	}
 }
 

@@ -59,7 +59,12 @@ func TestBadSettingsAreRefused(t *testing.T) {
 		"plain text":            {Addrs: far, Password: secret.New(password)},
 		"write it as host:port": {Addrs: []string{"a", "b", "c"}},
 		"db: -1":                {Addrs: far, DB: -1},
-		"ca_file":               {Addrs: far, TLS: transport.TLS{CAFile: "/does/not/exist"}},
+		"max_ttl: 50ms is below 200ms, the shortest TTL, so nothing could be locked; raise it": {Addrs: far, MaxTTL: 50 * time.Millisecond},
+		"max_ttl: -1s is below": {Addrs: far, MaxTTL: -time.Second},
+		"max_ttl: 48h0m0s; a node that has restarted grants nothing for so long; lower it": {Addrs: far, MaxTTL: 48 * time.Hour},
+		"node_timeout: -1s is negative; leave it out":                                      {Addrs: far, NodeTimeout: -time.Second},
+		"node_timeout: 1m1s is beyond max_ttl, 1m0s":                                       {Addrs: far, NodeTimeout: 61 * time.Second},
+		"ca_file": {Addrs: far, TLS: transport.TLS{CAFile: "/does/not/exist"}},
 	} {
 		_, err := redlock.Plugin().Open(t.Context(), func(into any) error { *into.(*redlock.PluginConfig) = cfg; return nil })
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(fmt.Sprint(err, cfg), password) {
