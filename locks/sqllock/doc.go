@@ -25,15 +25,26 @@
 // label that is no UTF-8 is stored with question marks. A PostgreSQL database must
 // be encoded in UTF-8.
 //
-// Waiters on PostgreSQL are woken by LISTEN and NOTIFY where the driver is that of
-// package postgres, over one connection a driver, while somebody waits. Elsewhere
-// they poll.
+// Waiters in mode lease stand in the server's queue for a session lock, the turn, on
+// PostgreSQL, MariaDB and MySQL: about in order of arrival, as long as none waits for
+// more than 10 s. The release of a holder that came from the line wakes the next one,
+// and only that one. The row alone decides who holds the key; every waiter looks at it
+// too, at least once a second. A holder that did not come from the line, or came more
+// than 2 s ago, wakes the first in line by LISTEN and NOTIFY where the driver is that of
+// package postgres; elsewhere that one looks every 10 to 250 ms. A waiter takes a
+// connection of the pool for 10 s at most: eight of them for a driver, and no more than
+// half of the pool. The others wait like all do in the other modes: woken by NOTIFY on
+// PostgreSQL (over one connection a driver), else they poll. On SQLite waiters poll.
+//
+// Through a pooler that shares connections between clients (PgBouncer's transaction
+// mode) nobody stands in line: see [Pooled].
 //
 // Not guaranteed: anything over replicas. A failover that loses the last commits
 // loses leases and fences with them; use synchronous replication. On MySQL, an
 // abandoned statement waits for a row as long as innodb_lock_wait_timeout says (the
-// plugin sets 5 s). Who waits does so in no order. Quick answers while somebody keeps a write transaction open on
-// the same SQLite file. SQLite is for processes of one host.
+// plugin sets 5 s). Order of arrival, where somebody asks without waiting. Quick answers
+// while somebody keeps a write transaction open on the same SQLite file. SQLite is for
+// processes of one host.
 //
 // # Mode advisory
 //
@@ -100,6 +111,10 @@
 //	                              it cannot be, while it is held
 //	a forced release              as above; the fence is raised
 //	the row is locked by hand     busy: unavailable, nothing was applied
+//	a waiter's process dies       it leaves the line within a second or so; on PostgreSQL
+//	                              before 14 its turn costs a TTL
+//	a waiter is cut off           its turn costs a TTL; the others look meanwhile, once a
+//	                              second, until the server ends its connection after 15 s
 //
 // # Privileges
 //
@@ -115,5 +130,6 @@
 //
 // Whoever makes the tables (by [Driver.Migrate], or at the first use) needs the right
 // to create them. ForceRelease in mode advisory ends connections of the same user,
-// and so does a driver with connections of its own that it has given up.
+// and so does a driver with connections of its own that it has given up; a waiter in
+// mode lease that gives up has its own statement cancelled.
 package sqllock

@@ -13,13 +13,17 @@ import (
 // minTTL leaves room for a durable write at every renewal.
 const minTTL = 100 * time.Millisecond
 
-// Driver is the lock backend. It is safe for concurrent use and holds nothing
-// but the database, which its maker closes.
-type Driver struct{ rows }
+// Driver is the lock backend of mode lease. It is safe for concurrent use. Its maker
+// closes it, and then the database.
+type Driver struct {
+	rows
+	lines lines
+}
 
 var (
 	_ driver.Driver       = (*Driver)(nil)
 	_ driver.BatchRenewer = (*Driver)(nil)
+	_ driver.Queuer       = (*Driver)(nil)
 	_ driver.Inspector    = (*Driver)(nil)
 	_ driver.Limiter      = (*Driver)(nil)
 )
@@ -29,6 +33,39 @@ func (r *rows) Limits() driver.Limits { return driver.Limits{MinTTL: minTTL} }
 
 // Serves implements [driver.Partial]: the rows tell all that is asked.
 func (r *rows) Serves(any) bool { return true }
+
+// Serves implements [driver.Partial]: there is a line where the server has session
+// locks and the pool a connection to spare.
+func (d *Driver) Serves(iface any) bool {
+	_, line := iface.(*driver.Queuer)
+	return !line || d.lines.allowed() > 0
+}
+
+// Close closes the connections of those who waited. It leaves the database open.
+func (d *Driver) Close() error {
+	d.lines.close()
+	return nil
+}
+
+// Inspect implements [driver.Inspector].
+func (d *Driver) Inspect(ctx context.Context, key string) (driver.Holder, error) {
+	h, err := d.rows.Inspect(ctx, key)
+	if err != nil {
+		return h, err
+	}
+	one := []driver.Holder{h}
+	_ = d.lines.count(ctx, d.conn, one) // then it is not known
+	return one[0], nil
+}
+
+// List implements [driver.Inspector].
+func (d *Driver) List(ctx context.Context, prefix string, limit int) ([]driver.Holder, error) {
+	all, err := d.rows.List(ctx, prefix, limit)
+	if err == nil {
+		_ = d.lines.count(ctx, d.conn, all) // then it is not known
+	}
+	return all, err
+}
 
 // Acquire implements [driver.Driver] by one statement.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -43,6 +80,9 @@ func (d *Driver) Renew(ctx context.Context, h driver.Hold) (driver.Grant, error)
 // Release implements [driver.Driver] by one statement, and a read where there was
 // nothing to release.
 func (d *Driver) Release(ctx context.Context, h driver.Hold) (driver.Released, error) {
+	if p := d.lines.take(grant{h.Key, h.Token}); p != nil {
+		return d.handOver(ctx, p, h)
+	}
 	return d.release(ctx, d.conn, h)
 }
 

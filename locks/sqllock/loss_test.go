@@ -255,12 +255,15 @@ func outlives(t *testing.T, p *place, mode sqllock.Mode, server *testenv.Server)
 }
 
 // forgetConnections has the administrator connect anew.
-func (p *place) forgetConnections(t *testing.T) {
+func (p *place) forgetConnections(t testing.TB) {
 	t.Helper()
 	pool, err := p.admin.DB()
 	if err != nil {
 		t.Fatal(err)
 	}
 	pool.SetMaxIdleConns(-1)
-	pool.SetMaxIdleConns(4)
+	pool.SetMaxIdleConns(1)
+	if err := pool.PingContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -2,6 +2,7 @@ package sqllock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"gorm.io/gorm"
@@ -24,6 +25,7 @@ const (
 type Settings struct {
 	Mode        Mode
 	TablePrefix string
+	Pooled      bool // see [Pooled]
 }
 
 // Validate reports the first setting that cannot work.
@@ -32,6 +34,9 @@ func (s Settings) Validate() error {
 	case "", ModeLease, ModeAdvisory, ModeRow:
 	default:
 		return fmt.Errorf("sqllock: mode: %q is none: use %s, %s or %s", s.Mode, ModeLease, ModeAdvisory, ModeRow)
+	}
+	if s.Pooled && s.Mode == ModeAdvisory {
+		return errors.New("sqllock: pooled: session locks need a connection of their own: use mode lease or row, or connect without the pooler")
 	}
 	if s.TablePrefix != "" {
 		if err := sqldialect.CheckPrefix(s.TablePrefix); err != nil {
@@ -59,22 +64,25 @@ func OpenBackend(db *gorm.DB, s Settings, closer func() error) (Backend, error) 
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	prefix := WithPrefix(s.TablePrefix)
+	opts := []Option{WithPrefix(s.TablePrefix)}
+	if s.Pooled {
+		opts = append(opts, Pooled())
+	}
 	switch s.Mode {
 	case ModeAdvisory:
-		a, err := NewAdvisory(db, prefix)
+		a, err := NewAdvisory(db, opts...)
 		if err != nil {
 			return nil, err
 		}
 		return &ownedAdvisory{a, closer}, nil
 	case ModeRow:
-		r, err := NewRow(db, prefix)
+		r, err := NewRow(db, opts...)
 		if err != nil {
 			return nil, err
 		}
 		return &ownedRow{r, closer}, nil
 	default:
-		d, err := NewDriver(db, prefix)
+		d, err := NewDriver(db, opts...)
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +101,12 @@ type owned struct {
 }
 
 // Close implements io.Closer.
-func (o *owned) Close() error { return o.closer() }
+func (o *owned) Close() error {
+	if err := o.Driver.Close(); err != nil {
+		return err
+	}
+	return o.closer()
+}
 
 type ownedAdvisory struct {
 	*Advisory

@@ -91,12 +91,14 @@ func limit(ctx context.Context) time.Duration {
 	return max(left*3/4, time.Millisecond)
 }
 
+// ms is a limit for PostgreSQL: at least 1, for 0 is none.
+func ms(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
+
 // limited puts the limit in front of a statement that was written for it.
 func (r *rows) limited(ctx context.Context, q *texts, query string, args ...any) (string, []any) {
 	switch {
 	case r.conn.Dialect == sqldialect.Postgres():
-		ms := strconv.FormatInt(limit(ctx).Milliseconds(), 10) // at least 1, for 0 is no limit
-		return query, append([]any{ms}, args...)
+		return query, append([]any{ms(limit(ctx))}, args...)
 	case q.mariadb:
 		// A power of two, so that there are few texts for those who prepare them.
 		ms := 1 << (bits.Len64(uint64(limit(ctx).Milliseconds())) - 1)
@@ -120,24 +122,30 @@ func (r *rows) label(s string) any {
 
 // acquire asks by one statement.
 func (r *rows) acquire(ctx context.Context, c sqldialect.Conn, req driver.Request) (driver.Grant, error) {
+	return r.granted(req, func(dest ...any) error {
+		return r.do(ctx, "acquire", func(q *texts) error {
+			args := []any{r.text(req.Key), req.Token[:], req.TTL.Microseconds(), r.label(req.Label)}
+			if r.conn.Dialect == sqldialect.Postgres() {
+				args = append([]any{req.Key, req.Token[:]}, args...)
+			}
+			query, args := r.limited(ctx, q, q.acquire, args...)
+			if q.readBack != "" {
+				if _, err := c.Exec(ctx, query, args...); err != nil {
+					return err
+				}
+				query, args = q.readBack, []any{r.text(req.Key)}
+			}
+			return c.QueryRow(ctx, query, args, dest...)
+		})
+	})
+}
+
+// granted is the answer of an acquire whose row ask reads.
+func (r *rows) granted(req driver.Request, ask func(dest ...any) error) (driver.Grant, error) {
 	var token []byte
 	h := driver.Holder{Key: req.Key}
 	var since, remaining int64
-	err := r.do(ctx, "acquire", func(q *texts) error {
-		args := []any{r.text(req.Key), req.Token[:], req.TTL.Microseconds(), r.label(req.Label)}
-		if r.conn.Dialect == sqldialect.Postgres() {
-			args = append([]any{req.Key, req.Token[:]}, args...)
-		}
-		query, args := r.limited(ctx, q, q.acquire, args...)
-		if q.readBack != "" {
-			if _, err := c.Exec(ctx, query, args...); err != nil {
-				return err
-			}
-			query, args = q.readBack, []any{r.text(req.Key)}
-		}
-		return c.QueryRow(ctx, query, args, &token, &h.Fence, &h.Label, &since, &remaining)
-	})
-	if err != nil {
+	if err := ask(&token, &h.Fence, &h.Label, &since, &remaining); err != nil {
 		return driver.Grant{}, err
 	}
 	copy(h.Token[:], token)
@@ -172,6 +180,11 @@ func (r *rows) free(ctx context.Context, c sqldialect.Conn, q *texts, query stri
 		return c.Exec(ctx, query, args...)
 	}
 	query, args = r.limited(ctx, q, query, append(args, r.channel)...)
+	return count(ctx, c, query, args)
+}
+
+// count runs a query and tells how many rows it had.
+func count(ctx context.Context, c sqldialect.Conn, query string, args []any) (n int64, err error) {
 	err = c.Query(ctx, query, args, func(sqldialect.Rows) error {
 		n++
 		return nil
@@ -181,9 +194,15 @@ func (r *rows) free(ctx context.Context, c sqldialect.Conn, q *texts, query stri
 
 // release releases by one statement, and reads where there was nothing to release.
 func (r *rows) release(ctx context.Context, c sqldialect.Conn, h driver.Hold) (driver.Released, error) {
+	return r.releaseBy(ctx, c, h, func(q *texts) (int64, error) {
+		return r.free(ctx, c, q, q.release, r.text(h.Key), h.Token[:], h.Fence)
+	})
+}
+
+func (r *rows) releaseBy(ctx context.Context, c sqldialect.Conn, h driver.Hold, free func(*texts) (int64, error)) (driver.Released, error) {
 	out := driver.ReleasedOK
 	err := r.do(ctx, "release", func(q *texts) error {
-		n, err := r.free(ctx, c, q, q.release, r.text(h.Key), h.Token[:], h.Fence)
+		n, err := free(q)
 		if err != nil || n > 0 {
 			return err
 		}

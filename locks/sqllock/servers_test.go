@@ -75,6 +75,11 @@ func newPlace(tb testing.TB, name, addr string, dsnAt func(string) string) *plac
 			tb.Error(err)
 		}
 	})
+	pool, err := p.admin.DB()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	pool.SetMaxIdleConns(1) // the suite counts goroutines, and a connection may have one
 	d, err := sqllock.NewDriver(p.admin)
 	if err != nil {
 		tb.Fatal(err)
@@ -221,15 +226,17 @@ func (p *place) harness(mode sqllock.Mode, server *testenv.Server) lockstest.Har
 		},
 	}
 	if server != nil {
-		h.Restart = func(testing.TB) {
+		h.Restart = func(tb testing.TB) {
+			tb.Helper()
 			server.Kill()
 			server.Restart()
+			p.forgetConnections(tb)
 		}
 	}
 	return h
 }
 
-// name is a key as the table has it.
+// row is a key as the table has it.
 func (p *place) row(key string) any {
 	if p.name == "mariadb" {
 		return []byte(key)

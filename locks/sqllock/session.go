@@ -248,11 +248,18 @@ func (a *Advisory) missing(ctx context.Context, s *session, keys []string) []str
 
 // name is what stands for the key: a hash, since names are short, folded or
 // padded by some servers.
-func (a *Advisory) name(key string) any {
-	if a.conn.Dialect == sqldialect.Postgres() {
-		return sqldialect.LockNumber(a.table + "/" + key)
+func (a *Advisory) name(key string) any { return sessionName(a.conn.Dialect, a.table, "", key) }
+
+// sessionName is the name of a session lock of a key. Keys have no control characters.
+func sessionName(d *sqldialect.Dialect, table, kind, key string) any {
+	if kind != "" {
+		kind = "\x00" + kind + "\x00"
 	}
-	sum := sha256.Sum256([]byte(a.table + "/" + key))
+	text := table + kind + "/" + key
+	if d == sqldialect.Postgres() {
+		return sqldialect.LockNumber(text)
+	}
+	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
 }
 
@@ -263,6 +270,8 @@ type sessionSQL struct {
 	d                   *sqldialect.Dialect
 	lock, unlock, check string
 	victims             string // the connections that have the lock of a name
+	unlockAll           string
+	used                string // whether anybody has the lock of a name; MySQL's
 }
 
 func newSessionSQL(d *sqldialect.Dialect) (sessionSQL, error) {
@@ -275,11 +284,14 @@ func newSessionSQL(d *sqldialect.Dialect) (sessionSQL, error) {
 		q.lock = fmt.Sprintf(of, "pg_try_advisory_lock(k)")
 		q.unlock = fmt.Sprintf(of, "pg_advisory_unlock(k)")
 		q.check = fmt.Sprintf(of, "k IN (SELECT "+number+granted+" AND pid = pg_backend_pid())")
+		q.unlockAll = "SELECT pg_advisory_unlock_all()"
 		q.victims = "SELECT pid" + granted + " AND " + number + " = CAST(? AS BIGINT)"
 	case sqldialect.MySQL():
 		q.lock = "GET_LOCK(" + sqldialect.NamedLock + ", 0)"
 		q.unlock = "RELEASE_LOCK(" + sqldialect.NamedLock + ")"
 		q.check = "IS_USED_LOCK(" + sqldialect.NamedLock + ") <=> CONNECTION_ID()"
+		q.unlockAll = "SELECT RELEASE_ALL_LOCKS()"
+		q.used = "IS_USED_LOCK(" + sqldialect.NamedLock + ") IS NOT NULL"
 		q.victims = "SELECT IS_USED_LOCK(" + sqldialect.NamedLock + ")"
 	default:
 		return q, fmt.Errorf("sqllock: mode advisory: %s has no session locks: use mode lease", d.Name)
@@ -381,5 +393,14 @@ func (q sessionSQL) end(ctx context.Context, c sqldialect.Conn, id int64) error 
 	if err != nil && strings.Contains(err.Error(), "1094") { // it is gone already
 		return nil
 	}
+	return err
+}
+
+// interrupt ends the statement that a connection is at.
+func (q sessionSQL) interrupt(ctx context.Context, c sqldialect.Conn, id int64) error {
+	if q.d == sqldialect.Postgres() {
+		return c.Query(ctx, "SELECT pg_cancel_backend(CAST(? AS INT))", []any{id}, func(sqldialect.Rows) error { return nil })
+	}
+	_, err := c.Exec(ctx, fmt.Sprintf("KILL QUERY %d", id))
 	return err
 }

@@ -25,7 +25,17 @@ type SchemaStatus = sqldialect.Status
 // Option changes how NewDriver makes a Driver.
 type Option func(*options)
 
-type options struct{ prefix string }
+type options struct {
+	prefix string
+	pooled bool
+}
+
+// Pooled says that the connections go through a pooler that shares them between
+// clients, as PgBouncer does in transaction mode. Then nobody stands in line, and
+// waiters poll.
+func Pooled() Option {
+	return func(o *options) { o.pooled = true }
+}
 
 // WithPrefix sets the prefix of the table names: a lower-case letter, then
 // letters, digits and underscores. Empty stands for the default, [DefaultPrefix].
@@ -55,14 +65,22 @@ func NewDriver(db *gorm.DB, opts ...Option) (*Driver, error) {
 	if err := d.open(db, opts); err != nil {
 		return nil, err
 	}
+	if pool, err := db.DB(); err == nil && !apply(opts).pooled {
+		d.lines.open(&d.rows, pool)
+	}
 	return d, nil
 }
 
-func (r *rows) open(db *gorm.DB, opts []Option) error {
+func apply(opts []Option) options {
 	o := options{prefix: DefaultPrefix}
 	for _, set := range opts {
 		set(&o)
 	}
+	return o
+}
+
+func (r *rows) open(db *gorm.DB, opts []Option) error {
+	o := apply(opts)
 	var err error
 	if r.conn, err = sqldialect.Pool(db); err != nil {
 		return fmt.Errorf("sqllock: %w", err)

@@ -21,6 +21,10 @@ type statements struct {
 	alive     string
 	release   string
 	force     string
+	// turn waits for a session lock and then acquires; handOver releases and frees
+	// that. They are PostgreSQL's.
+	turn     string
+	handOver string
 
 	holder, list, listBelow string
 }
@@ -81,7 +85,7 @@ func newStatements(table string, d *sqldialect.Dialect, mariadb bool) statements
 		q.acquire = p.upsert("VALUES (?, ?, "+d.NowMicros+", "+d.NowMicros+", "+d.NowMicros+" + ?, ?)") + p.returning()
 		q.renewMany = "UPDATE " + table + " SET until_us = " + p.end + ", beats = beats + 1 WHERE " + p.live + " AND name IN "
 	}
-	for _, s := range []*string{&q.acquire, &q.renew, &q.renewMany, &q.release, &q.force, &q.holder, &q.list, &q.listBelow} {
+	for _, s := range []*string{&q.acquire, &q.renew, &q.renewMany, &q.release, &q.force, &q.turn, &q.handOver, &q.holder, &q.list, &q.listBelow} {
 		*s = d.Bind(*s)
 	}
 	return q
@@ -132,6 +136,15 @@ func (p pieces) postgres(q *statements) {
 		", made AS (" + p.upsert("SELECT CAST(? AS TEXT), CAST(? AS BYTEA), asked.us, asked.us, asked.us + ?, CAST(? AS TEXT)"+
 		" FROM asked WHERE asked.ms <> '' AND NOT EXISTS (SELECT FROM held)") + p.returning() + ")" +
 		" SELECT * FROM made UNION ALL SELECT * FROM held"
+	// These two go over connections that have a limit on every wait. There is no look
+	// before the write, for it would see the row as it was before the turn came. OFFSET
+	// keeps the order, the turn before the clock.
+	q.turn = p.upsert("SELECT CAST(? AS TEXT), CAST(? AS BYTEA), asked.us, asked.us, asked.us + ?, CAST(? AS TEXT)"+
+		" FROM (SELECT "+p.d.NowMicros+" AS us FROM (SELECT pg_advisory_lock(CAST(? AS BIGINT)) IS NULL AS come OFFSET 0) AS turn OFFSET 0) AS asked") + p.returning()
+	// The transaction takes the turn over from its session, so that it is the commit
+	// that wakes the next one.
+	q.handOver = strings.Replace(q.release, " WHERE ", " FROM (SELECT CAST(? AS BIGINT) AS k) AS turn WHERE ", 1) +
+		" RETURNING pg_advisory_xact_lock(turn.k), pg_advisory_unlock(turn.k)"
 	limited := func(update string) string {
 		return "WITH " + limit + " " + strings.Replace(update, " WHERE ", within, 1)
 	}

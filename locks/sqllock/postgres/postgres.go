@@ -27,11 +27,18 @@ type Config struct {
 	Mode sqllock.Mode `yaml:"mode"`
 	// TablePrefix begins the name of the table. Default solotick_.
 	TablePrefix string `yaml:"table_prefix"`
+	// Pooled says that a pooler in between shares connections between clients, as
+	// PgBouncer does in transaction mode: then waiters poll. Default false.
+	Pooled bool `yaml:"pooled"`
+}
+
+func (c Config) settings() sqllock.Settings {
+	return sqllock.Settings{Mode: c.Mode, TablePrefix: c.TablePrefix, Pooled: c.Pooled}
 }
 
 // Validate reports the first setting that cannot work.
 func (c Config) Validate() error {
-	if err := (sqllock.Settings{Mode: c.Mode, TablePrefix: c.TablePrefix}).Validate(); err != nil {
+	if err := c.settings().Validate(); err != nil {
 		return err
 	}
 	if _, err := postgresdb.Parse(c.Server); err != nil {
@@ -53,15 +60,16 @@ type advised struct {
 
 var (
 	_ driver.Waker        = (*leased)(nil)
+	_ driver.Queuer       = (*leased)(nil)
 	_ driver.BatchRenewer = (*leased)(nil)
 	_ driver.Waker        = (*advised)(nil)
 	_ driver.Inspector    = (*advised)(nil)
 )
 
-// Close ends the listening; the database stays open.
+// Close ends the listening and the waiting; the database stays open.
 func (l *leased) Close() error {
 	l.end()
-	return nil
+	return l.Driver.Close()
 }
 
 // Close ends the listening and closes what is below.
@@ -79,7 +87,9 @@ func NewDriver(db *gorm.DB, opts ...sqllock.Option) (driver.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &leased{d, newListener(db, d.Channel())}, nil
+	l := newListener(db, d.Channel())
+	d.WakeBy(l)
+	return &leased{d, l}, nil
 }
 
 // New returns a Locker on an open database, as [sqllock.New] does, with wake-up.
@@ -133,20 +143,40 @@ func Open(cfg Config) (driver.Driver, error) {
 			pool.SetMaxOpenConns(0)
 		}
 	}
-	b, err := sqllock.OpenBackend(db, sqllock.Settings{Mode: cfg.Mode, TablePrefix: cfg.TablePrefix}, closer)
+	backend, err := sqllock.OpenBackend(db, cfg.settings(), closer)
 	if err != nil {
 		_ = closer() // the error that matters is the first
 		return nil, err
 	}
-	l := newListener(db, b.Channel())
-	if renewer, ok := b.(driver.BatchRenewer); ok {
-		return &owned{advised{b, l}, renewer}, nil
+	if cfg.Pooled {
+		return backend, nil // LISTEN is of no use there either
 	}
-	return &advised{b, l}, nil
+	l := newListener(db, backend.Channel())
+	switch b := backend.(type) {
+	case waiting:
+		b.WakeBy(l)
+		return &lined{renewed{advised{b, l}, b}, b}, nil
+	case driver.BatchRenewer:
+		return &renewed{advised{backend, l}, b}, nil
+	}
+	return &advised{backend, l}, nil
 }
 
-// owned is the driver of mode lease that closes its database.
-type owned struct {
+// waiting is a backend of mode lease.
+type waiting interface {
+	sqllock.Backend
+	driver.BatchRenewer
+	driver.Queuer
+	WakeBy(driver.Waker)
+}
+
+// renewed and lined are backends that can do more.
+type renewed struct {
 	advised
 	driver.BatchRenewer
+}
+
+type lined struct {
+	renewed
+	driver.Queuer
 }
