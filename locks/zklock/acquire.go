@@ -25,6 +25,7 @@ type attempt struct {
 	ctx    context.Context // ends when nobody waits for it
 	cancel context.CancelFunc
 	done   chan struct{}
+	after  *attempt // one of the same token that was given up and has not ended; or nil
 
 	wanted int  // callers; the Driver's mu guards it and the next
 	over   bool // grant and err are set
@@ -114,6 +115,9 @@ func (d *Driver) attempt(r driver.Request, queued bool) (*attempt, *hold) {
 		return nil, nil
 	}
 	a := &attempt{d: d, r: r, queued: queued, dir: d.dir(r.Key), done: make(chan struct{}), wanted: 1}
+	if before := d.attempts[r.Token]; before != nil && before.ctx.Err() != nil {
+		a.after = before
+	}
 	a.ctx, a.cancel = context.WithCancel(d.ctx)
 	d.attempts[r.Token] = a
 	d.wg.Go(a.run)
@@ -123,6 +127,10 @@ func (d *Driver) attempt(r driver.Request, queued bool) (*attempt, *hold) {
 func (d *Driver) dir(key string) string { return d.prefix + "/" + nodeName(key) }
 
 func (a *attempt) run() {
+	if a.after != nil {
+		<-a.after.done // at once, or when its create is answered
+		a.after = nil
+	}
 	h, grant, err := a.seek()
 	d := a.d
 	d.mu.Lock()
@@ -152,6 +160,12 @@ func (a *attempt) run() {
 // seek gets the key, or leaves nothing: whatever ends it, the own node is deleted,
 // or on the list of those that are deleted as soon as that can be.
 func (a *attempt) seek() (*hold, driver.Grant, error) {
+	ctx, cancel := a.step()
+	err := a.d.settleGhosts(ctx, a.r.Token)
+	cancel()
+	if err != nil {
+		return nil, driver.Grant{}, unmarked(fmt.Errorf("zklock: acquire: an earlier one with this token is not settled: %w", err))
+	}
 	if !a.queued && a.d.wasHeld(a.r.Key) {
 		holder, err := a.d.holder(a.ctx, a.dir, a.r.Key)
 		switch {

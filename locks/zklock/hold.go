@@ -253,7 +253,7 @@ func (d *Driver) foreign(ctx context.Context, h driver.Hold) error {
 	switch {
 	case err != nil:
 		return err
-	case found == "":
+	case len(found) == 0:
 		return driver.ErrNotOurs
 	}
 	return errForeign

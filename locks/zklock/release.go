@@ -3,11 +3,15 @@ package zklock
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/mutation"
 	"github.com/solotick/solotick/locks/driver"
 )
 
@@ -20,6 +24,7 @@ func (d *Driver) Release(ctx context.Context, h driver.Hold) (driver.Released, e
 	}
 	d.mu.Lock()
 	own := d.holds[h.Token]
+	left := d.ghostsOf(h.Token)
 	d.mu.Unlock()
 	if own != nil && d.isOf(own, h.Key) && (h.Fence == 0 || own.fence == h.Fence) {
 		switch gone, err := d.delete(ctx, own.path); {
@@ -31,25 +36,29 @@ func (d *Driver) Release(ctx context.Context, h driver.Hold) (driver.Released, e
 		}
 		d.forget(own)
 	}
-	line, path, err := d.find(ctx, h)
+	line, paths, err := d.find(ctx, h)
 	if err != nil {
 		return 0, err
 	}
-	if path != "" {
+	released := false
+	for _, path := range paths {
 		gone, err := d.delete(ctx, path)
-		switch {
-		case err != nil:
+		if err != nil {
 			return 0, err
-		case !gone:
-			d.settled(h.Token)
-			return driver.ReleasedOK, nil
 		}
+		released = released || !gone
 	}
-	if h.Fence == 0 {
-		d.settled(h.Token)
+	if h.Fence != 0 { // only that node is known to be gone, and not what other acquires with the token left
+		left = slices.DeleteFunc(left, func(g *ghost) bool { return !slices.Contains(paths, g.path) })
+	}
+	if released || h.Fence == 0 {
+		d.settled(h.Token, left)
+	}
+	if released {
+		return driver.ReleasedOK, nil
 	}
 	for _, m := range line {
-		if m.token != h.Token || path == "" {
+		if m.token != h.Token || len(paths) == 0 {
 			return driver.ReleasedOther, nil
 		}
 	}
@@ -83,32 +92,42 @@ func (d *Driver) forget(h *hold) {
 	d.mu.Unlock()
 }
 
-// settled takes the nodes of a token off the reaper's list.
-func (d *Driver) settled(t driver.Token) {
+// settled takes ghosts that are gone for certain off the reaper's list.
+func (d *Driver) settled(t driver.Token, gone []*ghost) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.ended, t)
-	for i := 0; i < len(d.ghosts); {
-		if d.ghosts[i].token == t {
-			d.ghosts[i] = d.ghosts[len(d.ghosts)-1]
-			d.ghosts = d.ghosts[:len(d.ghosts)-1]
-		} else {
-			i++
+	d.unbury(gone...)
+}
+
+// unbury takes ghosts off the list. The caller holds mu.
+func (d *Driver) unbury(gone ...*ghost) {
+	d.ghosts = slices.DeleteFunc(d.ghosts, func(g *ghost) bool { return slices.Contains(gone, g) })
+}
+
+// ghostsOf are those of a token. The caller holds mu.
+func (d *Driver) ghostsOf(t driver.Token) (all []*ghost) {
+	for _, g := range d.ghosts {
+		if g.token == t {
+			all = append(all, g)
 		}
 	}
+	return all
 }
 
 // find returns the line of the hold's key, after a sync, and the path of the node
-// that is the hold's, or "" if there is none.
-func (d *Driver) find(ctx context.Context, h driver.Hold) (line []member, path string, err error) {
+// that is the hold's; of an acquire of unknown outcome the paths of all that it has
+// made, which may be several where it was repeated.
+func (d *Driver) find(ctx context.Context, h driver.Hold) (line []member, paths []string, err error) {
 	dir := d.dir(h.Key)
 	if line, err = d.line(ctx, dir, true); err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
 	for _, m := range ofToken(line, h.Token) {
 		path := dir + "/" + m.name
-		if h.Fence == 0 {
-			return line, path, nil
+		if h.Fence == 0 && !mutation.On("zk-all-nodes") {
+			paths = append(paths, path)
+			continue
 		}
 		stat, err := call(ctx, d, "look at the node", func() (*zk.Stat, error) {
 			_, stat, err := d.conn.Get(path)
@@ -117,12 +136,12 @@ func (d *Driver) find(ctx context.Context, h driver.Hold) (line []member, path s
 		switch {
 		case errors.Is(err, zk.ErrNoNode):
 		case err != nil:
-			return nil, "", err
-		case stat.Czxid == h.Fence:
-			return line, path, nil
+			return nil, nil, err
+		case stat.Czxid == h.Fence || h.Fence == 0:
+			return line, []string{path}, nil
 		}
 	}
-	return line, "", nil
+	return line, paths, nil
 }
 
 // delete deletes a node; gone means that it was not there.
@@ -141,7 +160,6 @@ func (d *Driver) delete(ctx context.Context, path string) (gone bool, err error)
 type ghost struct {
 	dir, path string
 	token     driver.Token
-	tries     int
 }
 
 // bury puts a ghost on the list of those that are deleted as soon as that can be.
@@ -157,44 +175,71 @@ func (d *Driver) bury(g *ghost) {
 	}
 }
 
-// reap runs while there are ghosts.
+// reap runs while there are ghosts. It asks for all of them together: one by one they
+// would each wait for a server that is slow, and for the pauses of those before.
 func (d *Driver) reap() {
 	retry := backoff.Policy{Base: 10 * time.Millisecond, Max: time.Second}
-	for {
+	for failures := 0; ; {
 		d.mu.Lock()
 		if len(d.ghosts) == 0 || d.closed {
 			d.reaping = false
 			d.mu.Unlock()
 			return
 		}
-		g := d.ghosts[0]
+		round := slices.Clone(d.ghosts)
 		d.mu.Unlock()
-		err := d.layToRest(g)
-		d.mu.Lock()
-		// The list may have changed: a release settled it, or the session ended.
-		for i, other := range d.ghosts {
-			if other == g {
-				d.ghosts = append(d.ghosts[:i], d.ghosts[i+1:]...)
-				if err != nil {
-					d.ghosts = append(d.ghosts, g)
-				}
-				break
-			}
+		if d.reapRound(round) {
+			failures = 0
+			continue
 		}
-		d.mu.Unlock()
-		if err != nil {
-			d.opts.log.Debug("zklock: a node is left to be deleted later", "error", err)
-			_ = backoff.Wait(d.ctx, retry.Delay(g.tries)) // when it ends, the loop does
-			g.tries++
-		}
+		_ = backoff.Wait(d.ctx, retry.Delay(failures)) // when it ends, the loop does
+		failures++
 	}
 }
 
-func (d *Driver) layToRest(g *ghost) error {
-	if _, err := d.ready(d.ctx); err != nil {
+// reapRound tries each ghost once, and reports whether all went.
+func (d *Driver) reapRound(round []*ghost) bool {
+	var wg sync.WaitGroup
+	var failed atomic.Bool
+	limit := make(chan struct{}, maxParallel)
+	for _, g := range round {
+		limit <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-limit }()
+			if err := d.layToRest(d.ctx, g); err != nil {
+				failed.Store(true)
+				d.opts.log.Debug("zklock: a node is left to be deleted later", "error", err)
+				return
+			}
+			d.mu.Lock()
+			d.unbury(g)
+			d.mu.Unlock()
+		})
+	}
+	wg.Wait()
+	return !failed.Load()
+}
+
+// settleGhosts deletes what earlier acquires with the token have left: a new node would
+// stand in line behind them, and could not be told from one of unknown outcome.
+func (d *Driver) settleGhosts(ctx context.Context, t driver.Token) error {
+	d.mu.Lock()
+	left := d.ghostsOf(t)
+	d.mu.Unlock()
+	for _, g := range left {
+		if err := d.layToRest(ctx, g); err != nil {
+			return err
+		}
+		d.settled(t, []*ghost{g})
+	}
+	return nil
+}
+
+func (d *Driver) layToRest(ctx context.Context, g *ghost) error {
+	if _, err := d.ready(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(d.ctx, max(d.silence(), 100*time.Millisecond))
+	ctx, cancel := context.WithTimeout(ctx, max(d.silence(), 100*time.Millisecond))
 	defer cancel()
 	if g.path != "" {
 		_, err := d.delete(ctx, g.path)
