@@ -51,15 +51,19 @@ func TestConformance(t *testing.T) {
 	lockstest.Run(t, harness(t, testenv.Etcd(t, 1)[0]))
 }
 
-// All traffic through a proxy, which cuts every connection where the suite asks for
-// a restart. The suite counts goroutines, so it runs beside no other test.
+// All traffic through a proxy, as slow as a network, which cuts every connection where
+// the suite asks for a restart. The suite counts goroutines, so it runs beside no other
+// test.
 func TestConformanceThroughAProxy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
 	server := testenv.Etcd(t, 1)[0]
 	proxy := faultproxy.Start(t, server.Addr())
+	proxy.Delay(faultproxy.Both, time.Millisecond)
 	h := harness(t, server)
 	h.New = func(tb testing.TB) driver.Driver { tb.Helper(); return open(tb, "", proxy.Addr()) }
 	h.Restart = func(testing.TB) { proxy.Reset() }
-	h.Short = true
 	lockstest.Run(t, h)
 }
 

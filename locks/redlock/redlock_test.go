@@ -124,12 +124,38 @@ func TestConformance(t *testing.T) {
 		t.Skip("takes a minute")
 	}
 	nodes := addrs(testenv.Redises(t, 3))
+	lockstest.Run(t, harness(t, nodes, nodes))
+}
+
+// All traffic through proxies, as slow as a network, of which each cuts its
+// connections where the suite asks for a restart.
+func TestConformanceThroughProxies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
+	nodes := addrs(testenv.Redises(t, 3))
+	proxies, behind := through(t, nodes)
+	for _, p := range proxies {
+		p.Delay(faultproxy.Both, time.Millisecond)
+	}
+	h := harness(t, nodes, behind)
+	h.Restart = func(testing.TB) {
+		for _, p := range proxies {
+			p.Reset()
+		}
+	}
+	lockstest.Run(t, h)
+}
+
+// harness is for drivers that reach the nodes at addrs.
+func harness(t *testing.T, nodes, addrs []string) lockstest.Harness {
+	t.Helper()
 	admin := admins(t, nodes)
 	busy := redlock.WithNodeTimeout(2 * time.Second) // as is the test machine
-	lockstest.Run(t, lockstest.Harness{
+	return lockstest.Harness{
 		TTL:   3 * time.Second,
 		Votes: true,
-		New:   func(tb testing.TB) driver.Driver { return dialled(tb, open(tb, nodes, busy)) },
+		New:   func(tb testing.TB) driver.Driver { return dialled(tb, open(tb, addrs, busy)) },
 		Delete: func(tb testing.TB, key string) {
 			tb.Helper()
 			for _, a := range admin {
@@ -139,12 +165,8 @@ func TestConformance(t *testing.T) {
 			}
 		},
 		Proxied: func(tb testing.TB) (d driver.Driver, cut, heal func()) {
-			var proxies []*faultproxy.Proxy
-			var through []string
-			for _, addr := range nodes {
-				p := faultproxy.Start(tb, addr)
-				proxies, through = append(proxies, p), append(through, p.Addr())
-			}
+			tb.Helper()
+			proxies, behind := through(tb, nodes)
 			each := func(f func(*faultproxy.Proxy)) func() {
 				return func() {
 					for _, p := range proxies {
@@ -152,9 +174,9 @@ func TestConformance(t *testing.T) {
 					}
 				}
 			}
-			return dialled(tb, open(tb, through, busy)), each(func(p *faultproxy.Proxy) { p.BlackHole(faultproxy.Both) }), each(func(p *faultproxy.Proxy) { p.Pass() })
+			return dialled(tb, open(tb, behind, busy)), each(func(p *faultproxy.Proxy) { p.BlackHole(faultproxy.Both) }), each(func(p *faultproxy.Proxy) { p.Pass() })
 		},
-	})
+	}
 }
 
 func request(key string, ttl time.Duration) driver.Request {

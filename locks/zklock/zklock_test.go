@@ -129,12 +129,16 @@ func harness(tb testing.TB, server testenv.Space) lockstest.Harness {
 
 func TestConformance(t *testing.T) { lockstest.Run(t, harness(t, testenv.SharedZooKeeper(t))) }
 
+// All traffic through a proxy, as slow as a network.
 func TestConformanceThroughAProxy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
 	server := testenv.SharedZooKeeper(t)
 	proxy := faultproxy.Start(t, server.Addr)
+	proxy.Delay(faultproxy.Both, time.Millisecond)
 	h := harness(t, server)
 	h.New = func(tb testing.TB) driver.Driver { return open(tb, proxy.Addr(), "/"+server.Name+"/locks") }
-	h.Short = true
 	lockstest.Run(t, h)
 }
 
