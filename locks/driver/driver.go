@@ -81,6 +81,12 @@ type Inspector interface {
 	ForceRelease(ctx context.Context, key string) (Released, error)
 }
 
+// Surveyor is an Inspector that looks at several keys by one request.
+type Surveyor interface {
+	// Survey returns the holders of those of the keys that are held, in any order.
+	Survey(ctx context.Context, keys []string) ([]Holder, error)
+}
+
 // Partial is a driver with methods that it may not be able to serve: a wrapper
 // around any driver, or a driver of which an option turns something off.
 type Partial interface {
