@@ -65,6 +65,9 @@ func oneOfManyWins(b *bench) {
 			if !errors.As(err, &held) {
 				b.Fatalf("driver %d: %v, want a HeldError (driver %d won)", i, err, winner)
 			}
+			if b.h.Transactions {
+				continue
+			}
 			if held.Holder.Label != reqs[winner].Label || held.Holder.Remaining < 0 || held.Holder.Remaining > reqs[winner].TTL*5/4 {
 				b.Errorf("holder = %+v, want the winner's label and remaining time", held.Holder)
 			}
@@ -111,7 +114,8 @@ func fenceGrows(b *bench) {
 	next("a release", d, b.request(key))
 	h = next("expiry", d, b.lasting(key))
 	b.wantReleased(d, h, driver.ReleasedOK)
-	h = next("a new process", b.driver(), b.lasting(key))
+	d = b.driver()
+	h = next("a new process", d, b.lasting(key))
 	if i, ok := driver.As[driver.Inspector](d); ok {
 		if out, err := i.ForceRelease(b.within(b.patience()), key); err != nil || out != driver.ReleasedOK {
 			b.Fatalf("ForceRelease = %v, %v", out, err)
@@ -144,9 +148,14 @@ func survivesRestart(b *bench) {
 	h := b.grant(d, r)
 	b.h.Restart(b)
 	other := b.driver()
-	b.refused(other, b.request(r.Key))
-	b.wantRenewal(other, h, nil)
-	b.wantReleased(other, h, driver.ReleasedOK)
+	if b.h.Transactions {
+		b.wantRenewal(d, h, driver.ErrNotOurs)
+		b.wantReleased(d, h, driver.ReleasedGone)
+	} else {
+		b.refused(other, b.request(r.Key))
+		b.wantRenewal(other, h, nil)
+		b.wantReleased(other, h, driver.ReleasedOK)
+	}
 	if next := b.grant(other, b.request(r.Key)); next.Fence <= h.Fence {
 		b.Fatalf("fence went from %d to %d", h.Fence, next.Fence)
 	}
@@ -157,7 +166,7 @@ func renewalIsForTheHolder(b *bench) {
 	h := b.grant(d, b.lasting(b.key("k")))
 	b.wantRenewal(d, h, nil)
 	b.wantRenewal(d, h, nil) // also twice within one tick of any clock
-	if !b.h.Sessions {
+	if !b.h.Sessions && !b.h.Transactions {
 		b.wantRenewal(other, h, nil)
 	} else if _, err := other.Renew(b.within(b.patience()), h); err == nil || errors.Is(err, driver.ErrNotOurs) {
 		b.Errorf("another session's Renew = %v, want unknown", err)
@@ -183,7 +192,9 @@ func renewalIsForTheHolder(b *bench) {
 	b.sleep(2 * b.h.TTL)
 	b.wantRenewal(d, h, driver.ErrNotOurs) // expired, and nobody took it
 	next := b.grantAfter(other, b.lasting(h.Key))
-	b.wantRenewal(d, h, driver.ErrNotOurs) // expired, and taken
+	if !b.h.Transactions { // else it knows only that another has it
+		b.wantRenewal(d, h, driver.ErrNotOurs) // expired, and taken
+	}
 	b.wantReleased(other, next, driver.ReleasedOK)
 }
 
@@ -413,7 +424,8 @@ func silence(b *bench) {
 			default:
 			}
 			var held *driver.HeldError
-			if err == nil || errors.As(err, &held) || errors.Is(err, driver.ErrNotOurs) {
+			ended := errors.Is(err, driver.ErrNotOurs) && !b.h.Transactions
+			if err == nil || errors.As(err, &held) || ended {
 				b.Errorf("%s over a silent connection = %v, want an error that says nothing of the key", name, err)
 			}
 		}

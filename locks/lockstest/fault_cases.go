@@ -137,7 +137,7 @@ func cutOffHolder(b *bench) {
 		lease := b.acquire(p, b.key("k"))
 		work, cancel := lease.Context(context.Background())
 		p.Arm(Renew, Fault{Kind: kind})
-		b.toldBefore(other, lease)
+		b.toldBefore(other, lease, locks.ReasonUnavailable)
 		if cause := context.Cause(work); !errors.Is(cause, locks.ErrLost) {
 			b.Errorf("kind %d: cause = %v", kind, cause)
 		}
@@ -155,7 +155,7 @@ func (b *bench) wideMargin() locks.Config {
 // toldBefore lets other look for the key as often as it can: when it gets it, the
 // lease must be over by its holder's clock, and the holder be told, as soon as a
 // timer of this process fires.
-func (b *bench) toldBefore(other process, lease *locks.Lease) {
+func (b *bench) toldBefore(other process, lease *locks.Lease, why locks.Reason) {
 	b.Helper()
 	end := time.Now().Add(b.patience())
 	var until time.Time
@@ -185,7 +185,7 @@ func (b *bench) toldBefore(other process, lease *locks.Lease) {
 		}
 		b.sleep(b.h.TTL / 200)
 	}
-	b.wantLost(lease, b.patience(), locks.ReasonUnavailable)
+	b.wantLost(lease, b.patience(), why)
 }
 
 func silencedHolder(b *bench) {
@@ -198,7 +198,11 @@ func silencedHolder(b *bench) {
 		b.Fatalf("lost over a healthy connection: %v", err)
 	}
 	cut()
-	b.toldBefore(b.steady(), lease)
+	why := locks.ReasonUnavailable
+	if b.h.Transactions {
+		why = locks.ReasonNotOurs // a connection that is given up ends it for certain
+	}
+	b.toldBefore(b.steady(), lease, why)
 	start := time.Now()
 	if _, err := p.TryAcquire(context.Background(), lease.Key()); !errors.Is(err, locks.ErrUnavailable) {
 		b.Errorf("TryAcquire over a silent connection = %v", err)

@@ -41,6 +41,10 @@ type Harness struct {
 	// session does, so that another driver cannot renew it: its answer must then be
 	// unknown, never nil.
 	Sessions bool
+	// Transactions says that a grant is a transaction: it ends for certain with its
+	// connection or a restart, only the driver that took it can renew or release it,
+	// and others are not told who holds the key.
+	Transactions bool
 	// Votes says that independent nodes vote on a grant, so that of several who ask at
 	// one moment each may be refused, and one who asks right after a release too.
 	Votes bool

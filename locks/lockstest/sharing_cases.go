@@ -12,10 +12,39 @@ import (
 
 // sharingCases are re-entry, permits and checks on this backend.
 var sharingCases = []testCase{
+	{name: "locker/handles that share a client exclude each other", run: handlesOnOneClient},
 	{name: "locker/re-entry counts, and gives back once", run: reentry},
 	{name: "locker/a forced release fences the holder", run: forcedReleaseFences},
 	{name: "locker/a semaphore lets n in", run: semaphore},
 	{name: "locker/a check asks the backend", run: checks},
+}
+
+// Two handles of one process on one client or session are two holders: one at a time
+// has the key, and what one gives back is its own (etcd-io/etcd 11360).
+func handlesOnOneClient(b *bench) {
+	d := b.driver()
+	cfg := locks.Config{TTL: b.h.TTL}
+	if !b.h.Sessions {
+		cfg = locks.Config{TTL: b.lastingTTL(), RequestTimeout: 20 * time.Second}
+	}
+	cfg.ReleaseTimeout = 20 * time.Second
+	first, second := b.processOn(noClose{d}, cfg), b.processOn(noClose{d}, cfg)
+	lease := b.try(first, b.key("k"))
+	_, err := second.TryAcquire(b.within(b.patience()), lease.Key())
+	b.wantHeld(err)
+	b.release(lease)
+	next := b.try(second, lease.Key())
+	if next.Fence() <= lease.Fence() {
+		b.Errorf("fence went from %d to %d", lease.Fence(), next.Fence())
+	}
+	b.release(lease) // again: it is not the first one's any more
+	if err := next.Check(b.within(b.patience())); err != nil {
+		b.Errorf("the second one lost it by the first one's release: %v", err)
+	}
+	_, err = first.TryAcquire(b.within(b.patience()), lease.Key())
+	b.wantHeld(err)
+	b.release(next)
+	b.release(b.try(first, lease.Key()))
 }
 
 func reentry(b *bench) {

@@ -390,7 +390,9 @@ func newRowSQL(table string, d *sqldialect.Dialect) rowSQL {
 		q.make += " ON DUPLICATE KEY UPDATE beats = beats"
 		q.reset = "SET SESSION wait_timeout = DEFAULT"
 	} else {
-		q.make += d.InsertIgnore
+		// It would wait for the end of a transaction that holds a row made just now.
+		q.make = strings.Replace(q.make, "VALUES (?, ?, 0, 0, 0)", "SELECT CAST(? AS TEXT), CAST(? AS BYTEA), 0, 0, 0"+
+			" FROM (SELECT set_config('lock_timeout', '10', true) AS ms OFFSET 0) AS limited WHERE limited.ms <> ''", 1) + d.InsertIgnore
 	}
 	for _, s := range []*string{&q.make, &q.lock, &q.draw, &q.check} {
 		*s = d.Bind(*s)

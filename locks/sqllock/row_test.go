@@ -3,6 +3,7 @@ package sqllock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +14,7 @@ import (
 	"github.com/solotick/solotick/locks/sqllock"
 )
 
-// What mode row promises, and no more: the suite of lockstest is for leases.
+// What mode row promises beyond, or beside, the suite of lockstest.
 
 func (p *place) rowDriver(t *testing.T, addr string) driver.Driver {
 	t.Helper()
@@ -81,6 +82,41 @@ func TestRowHoldsAKey(t *testing.T) {
 		}
 		if _, err := b.Release(t.Context(), next); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// Of those who use a key for the first time at the same moment one gets it, and the
+// others hear at once that it is held: the row that the winner has made and holds lets
+// nobody wait for it.
+func TestRowOfANewKeyLetsNobodyWait(t *testing.T) {
+	eachPlace(t, func(t *testing.T, p *place) {
+		drivers := make([]driver.Driver, 6)
+		for i := range drivers {
+			drivers[i] = p.rowDriver(t, p.addr)
+		}
+		for round := range 10 {
+			var all sync.WaitGroup
+			errs := make([]error, len(drivers))
+			for i, d := range drivers {
+				all.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+					defer cancel()
+					_, errs[i] = d.Acquire(ctx, request(fmt.Sprint("new", round)))
+				})
+			}
+			all.Wait()
+			won := 0
+			for _, err := range errs {
+				if _, held := errors.AsType[*driver.HeldError](err); err == nil {
+					won++
+				} else if !held {
+					t.Errorf("round %d: %v", round, err)
+				}
+			}
+			if won != 1 {
+				t.Errorf("round %d: %d have it", round, won)
+			}
 		}
 	})
 }

