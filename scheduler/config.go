@@ -34,6 +34,11 @@ type Config struct {
 	Namespace string `yaml:"-"`
 	// Gate of jobs that do not name their own. Default lock.
 	Gate Gate `yaml:"gate"`
+	// Partitions shares the leadership of gate leader out: jobs belong to partitions by
+	// their names, and every replica leads as many of them as the others. It must be the
+	// same in every replica. Up to 256; default 0 or 1, one leader for all jobs. With
+	// more, Deps.Shares is needed.
+	Partitions int `yaml:"partitions"`
 	// TimeZone of cron jobs that do not name their own. Default UTC.
 	TimeZone string `yaml:"timezone"`
 	// Lease is how long a run stays its owner's without a heartbeat, and so how
@@ -89,8 +94,10 @@ type Deps struct {
 	Store store.Store
 	// Locker is needed by gate lock.
 	Locker *locks.Locker
-	// Elector is needed by gate leader. The scheduler runs it.
+	// Elector or Shares is needed by gate leader. The scheduler runs it.
 	Elector *leader.Elector
+	// Shares, in place of Elector, shares the leadership of jobs out over the replicas.
+	Shares *leader.Shares
 	// Logger gets one line per event worth a person's time. Default slog.Default().
 	Logger *slog.Logger
 	// Middleware wraps every handler, the first one outermost. Recovery from panics
@@ -150,6 +157,9 @@ func (c Config) Validate() error {
 	c = c.withDefaults()
 	if !slices.Contains([]Gate{GateLock, GateLeader, GateNone}, c.Gate) {
 		bad("gate", "%q is none of lock, leader, none", c.Gate)
+	}
+	if c.Partitions < 0 || c.Partitions > leader.MaxPartitions {
+		bad("partitions", "%d is not in 0 to %d: leave it out for one leader", c.Partitions, leader.MaxPartitions)
 	}
 	// Asked of cronspec, which has the zone data that the schedules are read with.
 	if _, err := cronspec.Parse("@daily", cronspec.Options{Zone: c.TimeZone}); err != nil {

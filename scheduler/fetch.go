@@ -95,7 +95,7 @@ func (s *Scheduler) mayStart() []string {
 // leads reports whether this process looks after the job's ticks: always, but for
 // gate leader, where the term's holder does, or everybody in a degraded mode.
 func (s *Scheduler) leads(j *job) bool {
-	if j.o.gate != GateLeader || s.deps.Elector.Term() != nil {
+	if j.o.gate != GateLeader || j.elector.Term() != nil {
 		return true
 	}
 	_, degraded := s.switcher.degraded(j)

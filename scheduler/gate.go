@@ -118,11 +118,11 @@ func (s *Scheduler) ask(ctx context.Context, j *job, tick store.Millis) (admissi
 			return admission{}, gateUnavailable
 		}
 	case GateLeader:
-		if term := s.deps.Elector.Term(); term != nil {
+		if term := j.elector.Term(); term != nil {
 			s.switcher.answered(GateLeader)
 			return admission{term: term}, gateOpen
 		}
-		if err := s.deps.Elector.Err(); err != nil {
+		if err := j.elector.Err(); err != nil {
 			s.switcher.failed(GateLeader, err)
 			s.emit(GateUnavailable{Job: j.name, Err: err})
 			return admission{}, gateUnavailable

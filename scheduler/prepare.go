@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/solotick/solotick/leader"
 	"github.com/solotick/solotick/scheduler/cronspec"
 	"github.com/solotick/solotick/store"
 )
@@ -17,6 +18,7 @@ type job struct {
 	hash       string // of the schedule
 	marshalled string // schedule as every replica can read it
 	handler    Handler
+	elector    *leader.Elector // of gate leader
 
 	mu         sync.Mutex
 	running    int        // runs of it in progress here
@@ -43,7 +45,7 @@ func (s *Scheduler) prepare(given Job) (*job, error) {
 	if given.err != nil {
 		return nil, given.err
 	}
-	j := &job{Job: given}
+	j := &job{Job: given, elector: s.lead.of(given.name)}
 	o := &j.o
 	bad := func(format string, args ...any) (*job, error) {
 		return nil, fmt.Errorf("scheduler: job %q: %s", j.name, fmt.Sprintf(format, args...))
@@ -82,8 +84,8 @@ func (s *Scheduler) prepare(given Job) (*job, error) {
 		return bad("gate %q is none of lock, leader, none", o.gate)
 	case o.gate == GateLock && s.deps.Locker == nil:
 		return bad("gate lock needs Deps.Locker: give a locker, or choose gate none (the store alone keeps it to one run per tick)")
-	case o.gate == GateLeader && s.deps.Elector == nil:
-		return bad("gate leader needs Deps.Elector: give an elector, such as leader.FromLocks(locker, key, leader.Config{})")
+	case o.gate == GateLeader && !s.lead.given():
+		return bad("gate leader needs Deps.Elector: give an elector, such as leader.FromLocks(locker, key, leader.Config{}), or Deps.Shares")
 	case j.kind == kindCron && !slices.Contains([]Misfire{MisfireFireOnce, MisfireFireAll, MisfireSkip}, o.misfire):
 		return bad("misfire %q is none of fire_once, fire_all, skip", o.misfire)
 	case j.kind == kindCron && !slices.Contains([]Overlap{OverlapSkip, OverlapBufferAll}, o.overlap):

@@ -21,6 +21,7 @@ import (
 type Scheduler struct {
 	cfg   Config
 	deps  Deps
+	lead  leadership
 	log   *slog.Logger
 	owner store.Owner
 	clock clock
@@ -72,13 +73,16 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 	if deps.Store == nil {
 		return nil, errors.New("scheduler: Deps.Store is nil: give a store, such as gormstore.New(db) or memstore.New()")
 	}
+	if err := checkLeadership(cfg, deps); err != nil {
+		return nil, err
+	}
 	cfg = cfg.withDefaults()
 	if cfg.Label == "" {
 		host, _ := os.Hostname() // a label: without a name the process id is enough
 		cfg.Label = fmt.Sprintf("%s:%d", host, os.Getpid())
 	}
 	s := &Scheduler{
-		cfg: cfg, deps: deps, log: deps.Logger, owner: store.NewOwner(), jobs: map[string]*job{},
+		cfg: cfg, deps: deps, lead: leadership{deps.Elector, deps.Shares}, log: deps.Logger, owner: store.NewOwner(), jobs: map[string]*job{},
 		clock:    clock{offset: cfg.ClockOffset, fixed: cfg.uncorrected},
 		fetchNow: make(chan struct{}, 1), sweepNow: make(chan struct{}, 1),
 		stopping: make(chan struct{}), finished: make(chan struct{}),
@@ -168,9 +172,10 @@ func (s *Scheduler) Start(ctx context.Context) error {
 	s.alive, s.endAlive = context.WithCancel(base)
 
 	s.log.Info("scheduler starts", "jobs", slices.Sorted(maps.Keys(s.jobs)), "gate", s.cfg.Gate)
-	if s.deps.Elector != nil && s.usesGate(GateLeader) {
+	if s.lead.given() && s.usesGate(GateLeader) {
+		s.weigh()
 		s.background(func() {
-			if err := s.deps.Elector.Run(s.alive); err != nil && s.alive.Err() == nil {
+			if err := s.lead.run(s.alive); err != nil && s.alive.Err() == nil {
 				s.fail(fmt.Errorf("scheduler: the elector stopped: %w", err))
 			}
 		})
@@ -311,6 +316,20 @@ func (s *Scheduler) emit(e Event) {
 	for _, l := range s.deps.Listeners {
 		l.OnEvent(e)
 	}
+}
+
+// weigh lets the shares be even in the number of jobs.
+func (s *Scheduler) weigh() {
+	if s.lead.shares == nil {
+		return
+	}
+	var names []string
+	for _, j := range s.jobs {
+		if j.kind == kindCron && j.o.gate == GateLeader {
+			names = append(names, j.name)
+		}
+	}
+	s.lead.shares.Weigh(names)
 }
 
 func (s *Scheduler) usesGate(g Gate) bool {

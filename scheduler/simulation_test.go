@@ -94,6 +94,9 @@ func simulate(t *testing.T, seed uint64) {
 	s.c = schedulertest.New(t, schedulertest.Options{
 		Configure: func(_ *schedulertest.Replica, cfg *scheduler.Config) {
 			cfg.Lease, cfg.DrainTimeout = lease, 4*time.Second
+			if seed%2 == 0 {
+				cfg.Partitions = 5
+			}
 			cfg.ClockOffset = time.Duration(s.n(1400)-700) * time.Millisecond
 			if s.n(2) == 0 {
 				scheduler.Uncorrected(cfg)

@@ -56,21 +56,23 @@ func (c cost) since(o cost) cost {
 func TestCostOfATick(t *testing.T) {
 	for _, tc := range []struct {
 		gate                scheduler.Gate
+		partitions          int
 		late                time.Duration // of replica 1
 		work                time.Duration
 		winner, heldOrLater cost
 	}{
-		{scheduler.GateLock, 0, 50 * time.Millisecond, cost{acquire: 1, release: 1, claim: 1, finish: 1}, cost{acquire: 1}},
-		{scheduler.GateLock, 200 * time.Millisecond, 50 * time.Millisecond, cost{acquire: 1, release: 1, claim: 1, finish: 1}, cost{acquire: 1, release: 1, claim: 1}},
-		{scheduler.GateLeader, 0, 50 * time.Millisecond, cost{claim: 1, finish: 1}, cost{}},
-		{scheduler.GateNone, 200 * time.Millisecond, 50 * time.Millisecond, cost{claim: 1, finish: 1}, cost{claim: 1}},
+		{scheduler.GateLock, 0, 0, 50 * time.Millisecond, cost{acquire: 1, release: 1, claim: 1, finish: 1}, cost{acquire: 1}},
+		{scheduler.GateLock, 0, 200 * time.Millisecond, 50 * time.Millisecond, cost{acquire: 1, release: 1, claim: 1, finish: 1}, cost{acquire: 1, release: 1, claim: 1}},
+		{scheduler.GateLeader, 0, 0, 50 * time.Millisecond, cost{claim: 1, finish: 1}, cost{}},
+		{scheduler.GateLeader, 24, 0, 50 * time.Millisecond, cost{claim: 1, finish: 1}, cost{}},
+		{scheduler.GateNone, 0, 200 * time.Millisecond, 50 * time.Millisecond, cost{claim: 1, finish: 1}, cost{claim: 1}},
 	} {
-		t.Run(fmt.Sprintf("%s, other %v late", tc.gate, tc.late), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s, %d partitions, other %v late", tc.gate, tc.partitions, tc.late), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := schedulertest.New(t, schedulertest.Options{
 					Replicas: 2,
 					Configure: func(r *schedulertest.Replica, cfg *scheduler.Config) {
-						cfg.Gate = tc.gate
+						cfg.Gate, cfg.Partitions = tc.gate, tc.partitions
 						scheduler.Uncorrected(cfg)
 						if r.ID == 1 {
 							cfg.ClockOffset = -tc.late

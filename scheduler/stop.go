@@ -39,6 +39,7 @@ func (s *Scheduler) drain(ctx context.Context) error {
 		defer early()
 	}
 	s.endIntake()
+	s.lead.retire()
 	s.intakeWG.Wait()
 	runs := done(&s.runWG)
 	var left []string

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/solotick/solotick/internal/leaseclock"
+	"github.com/solotick/solotick/leader"
 	"github.com/solotick/solotick/store"
 )
 
@@ -30,12 +31,11 @@ func (s *Scheduler) sweepLoop() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var audited time.Time
-	var term int64
+	terms := map[*leader.Elector]int64{}
 	for {
 		if s.usesGate(GateLeader) {
-			won = s.deps.Elector.Changed()
-			if t := s.deps.Elector.Term(); t != nil && t.Number() != term {
-				term = t.Number()
+			won = s.lead.changed()
+			if s.lead.won(terms) {
 				nudge(s.sweepNow) // a new leader sweeps at once
 				nudge(s.fetchNow)
 			}

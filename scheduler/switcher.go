@@ -239,7 +239,7 @@ func (w *switcher) probe(g Gate) {
 			err = nil
 		}
 	case GateLeader:
-		err = w.s.deps.Elector.Err()
+		err = w.s.lead.err()
 	case GateNone: // has no coordinator
 	}
 	switch {

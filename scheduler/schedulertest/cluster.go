@@ -95,13 +95,19 @@ func (c *Cluster) Start() *Replica {
 	if r.locker, err = locks.New(r.Lock.Driver(), locks.Config{Label: fmt.Sprint("replica ", r.ID)}); err != nil {
 		c.tb.Fatalf("locker: %v", err)
 	}
-	elector, err := leader.FromLocks(r.locker, locks.Key(Namespace, "leader", "cron"), leader.Config{})
-	if err != nil {
-		c.tb.Fatalf("elector: %v", err)
-	}
 	cfg := scheduler.Config{Namespace: Namespace, Label: fmt.Sprint("replica ", r.ID)}
 	if c.opts.Configure != nil {
 		c.opts.Configure(r, &cfg)
+	}
+	var elector *leader.Elector
+	var shares *leader.Shares
+	if key := locks.Key(Namespace, "leader", "cron"); cfg.Partitions > 1 {
+		shares, err = leader.NewShares(r.locker, key, leader.SharesConfig{Partitions: cfg.Partitions})
+	} else {
+		elector, err = leader.FromLocks(r.locker, key, leader.Config{})
+	}
+	if err != nil {
+		c.tb.Fatalf("leadership: %v", err)
 	}
 	out := c.opts.Logs
 	if out == nil {
@@ -115,7 +121,7 @@ func (c *Cluster) Start() *Replica {
 		return append([]scheduler.Event(nil), events...)
 	}
 	r.Scheduler, err = scheduler.New(cfg, scheduler.Deps{
-		Store: r.Store, Locker: r.locker, Elector: elector,
+		Store: r.Store, Locker: r.locker, Elector: elector, Shares: shares,
 		Logger: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Listeners: []scheduler.Listener{scheduler.ListenerFunc(func(e scheduler.Event) {
 			mu.Lock()
