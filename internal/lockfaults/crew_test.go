@@ -113,6 +113,10 @@ func (c *crew) key(name string) string {
 	return locks.Key("faults", fmt.Sprint(c.keys), name)
 }
 
+// zones are those of a crew's processes and, on PostgreSQL, of their sessions: whose
+// clock shows what time must not matter to who holds a key (ShedLock 91).
+var zones = []string{"Pacific/Kiritimati", "Pacific/Pago_Pago", "Europe/Berlin", "Asia/Kathmandu", "UTC"}
+
 // start starts a process.
 func (c *crew) start(name string) *member {
 	c.Helper()
@@ -127,7 +131,8 @@ func (c *crew) start(name string) *member {
 		c.Fatal(err)
 	}
 	m.cmd = exec.Command(os.Args[0])
-	m.cmd.Env = append(os.Environ(), processEnv+"="+string(text))
+	zone := zones[len(c.all)%len(zones)]
+	m.cmd.Env = append(os.Environ(), processEnv+"="+string(text), "TZ="+zone, "PGTZ="+zone)
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	logs, err := os.Create(filepath.Join(c.folder, name+".log"))
 	if err != nil {

@@ -211,12 +211,16 @@ func (b *bench) process() process { return b.processWith(locks.Config{}) }
 // it does not break off, for cases that are not about the end of time. It renews as
 // often as others.
 func (b *bench) steady() process {
+	return b.processWith(b.steadyConfig())
+}
+
+func (b *bench) steadyConfig() locks.Config {
 	if b.h.Sessions { // no lease is longer than the session
-		return b.process()
+		return locks.Config{TTL: b.h.TTL}
 	}
-	return b.processWith(locks.Config{
+	return locks.Config{
 		TTL: b.lastingTTL(), RenewInterval: b.h.TTL / 3, Margin: b.h.TTL/50 + 2*time.Millisecond, RequestTimeout: 20 * time.Second,
-	})
+	}
 }
 
 func (b *bench) processWith(cfg locks.Config) process {

@@ -22,11 +22,7 @@ var sharingCases = []testCase{
 // Two handles of one process on one client or session are two holders: one at a time
 // has the key, and what one gives back is its own (etcd-io/etcd 11360).
 func handlesOnOneClient(b *bench) {
-	d := b.driver()
-	cfg := locks.Config{TTL: b.h.TTL}
-	if !b.h.Sessions {
-		cfg = locks.Config{TTL: b.lastingTTL(), RequestTimeout: 20 * time.Second}
-	}
+	d, cfg := b.driver(), b.steadyConfig()
 	cfg.ReleaseTimeout = 20 * time.Second
 	first, second := b.processOn(noClose{d}, cfg), b.processOn(noClose{d}, cfg)
 	lease := b.try(first, b.key("k"))
