@@ -41,6 +41,7 @@ type Outbox struct {
 type tables struct {
 	messages, relay string
 	bySeq           string // the messages, in an UPDATE by seq
+	open, lane      string // the hints for the indexes that a look for open rows goes by
 }
 
 func tablesOf(prefix string, d *sqldialect.Dialect) tables {
@@ -49,6 +50,8 @@ func tablesOf(prefix string, d *sqldialect.Dialect) tables {
 	if d == sqldialect.MySQL() {
 		// InnoDB locks what it scans, and would wait for transactions that are open.
 		t.bySeq += " FORCE INDEX (PRIMARY)"
+		// It would read all that was sent where it thinks that little was.
+		t.open, t.lane = " FORCE INDEX ("+t.messages+"_open)", " FORCE INDEX ("+t.messages+"_lane)"
 	}
 	return t
 }

@@ -347,6 +347,10 @@ func TestStatements(t *testing.T) {
 		r := relay.NewTerm()
 		_, err = r.Turn(w.Context())
 		w.must(err)
+		looks := 1
+		if w.db.Name() == "postgres" {
+			looks = 2 // in a transaction, with what the planner may do
+		}
 		many := make([]outbox.Message, 100)
 		for i := range many {
 			many[i] = msg("-/" + string(rune('A'+i/10)) + string(rune('0'+i%10)))
@@ -356,9 +360,9 @@ func TestStatements(t *testing.T) {
 			do         func() error
 			statements int
 		}{
-			{"idle", func() error { _, err := r.Turn(w.Context()); return err }, 1},
+			{"idle", func() error { _, err := r.Turn(w.Context()); return err }, looks},
 			{"add 100", func() error { return counted.Transaction(func(tx *gorm.DB) error { return outbox.Add(tx, many...) }) }, 1},
-			{"send 100", func() error { _, err := r.Turn(w.Context()); return err }, 2},
+			{"send 100", func() error { _, err := r.Turn(w.Context()); return err }, looks + 1},
 		} {
 			c.Reset()
 			w.must(step.do())

@@ -75,19 +75,37 @@ func (t *term) pass(ctx context.Context) (tally, error) {
 func (t *term) due(ctx context.Context) ([]row, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.Lease/2)
 	defer cancel()
-	c, table := t.box.conn, t.box.t.messages
+	c, names := t.box.conn, t.box.t
+	table := names.messages
 	with, now := c.Clock()
-	query := with + "SELECT " + columns + " FROM " + table + " o WHERE o.state = 1 AND o.due_ms <= " + now +
-		" AND (o.lane IS NULL OR NOT EXISTS (SELECT 1 FROM " + table + " e WHERE e.state = 1 AND e.lane = o.lane AND e.seq < o.seq AND e.due_ms > " + now + "))"
+	query := with + "SELECT " + columns + " FROM " + table + " o" + names.open + " WHERE o.state = 1 AND o.due_ms <= " + now +
+		" AND (o.lane IS NULL OR NOT EXISTS (SELECT 1 FROM " + table + " e" + names.lane + " WHERE e.state = 1 AND e.lane = o.lane AND e.seq < o.seq AND e.due_ms > " + now + "))"
 	if mutation.On("outbox-watermark") {
 		query += " AND o.seq > (SELECT COALESCE(max(seq), 0) FROM " + table + " WHERE state > 1)"
 	}
 	var rows []row
-	err := c.Query(ctx, query+" ORDER BY o.seq LIMIT ?", []any{t.cfg.Batch}, func(from sqldialect.Rows) error {
-		var r row
-		err := r.scan(from)
-		rows = append(rows, r)
-		return err
+	read := func(c sqldialect.Conn) error {
+		rows = nil
+		return c.Query(ctx, query+" ORDER BY o.seq LIMIT ?", []any{t.cfg.Batch}, func(from sqldialect.Rows) error {
+			var r row
+			err := r.scan(from)
+			rows = append(rows, r)
+			return err
+		})
+	}
+	if c.Dialect != sqldialect.Postgres() {
+		err := read(c)
+		return rows, fail(c.Dialect, "read messages", err)
+	}
+	// After a burst into a table that it knows as empty PostgreSQL would look at every
+	// open row and sort: 30 ms for 10,000. It is to walk the index and stop.
+	err := c.Tx(ctx, func(tx sqldialect.Conn) error {
+		err := tx.Query(ctx, "SELECT set_config(name, 'off', true) FROM (VALUES ('enable_sort'), ('enable_bitmapscan'), ('enable_seqscan')) v (name)",
+			nil, func(sqldialect.Rows) error { return nil })
+		if err != nil {
+			return err
+		}
+		return read(tx)
 	})
 	return rows, fail(c.Dialect, "read messages", err)
 }
