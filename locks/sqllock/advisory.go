@@ -282,6 +282,11 @@ func (a *Advisory) Release(ctx context.Context, h driver.Hold) (driver.Released,
 	if mine {
 		a.drop(ctx, c.s, map[string]*claim{h.Key: c})
 	}
+	// Also where an earlier try has dropped the claim: the connection that it gave up
+	// may still have the lock, and others would be refused a key that was given back.
+	if !mutation.On("advisory-ghost") {
+		a.reap(ctx, h.Key)
+	}
 	return a.release(ctx, a.conn, h)
 }
 
