@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -104,6 +105,15 @@ func TestLocksOnServers(t *testing.T) {
 			} else {
 				wantListed(t, ended(0, "locks", "list", "-c", config, "-o", "json"), holder, fence)
 			}
+			check := func(want int) {
+				t.Helper()
+				ended(want, "locks", "check", "backup", "--fence", strconv.FormatInt(fence, 10), "-c", config)
+			}
+			if server.name == hidden {
+				check(1)
+			} else {
+				check(0)
+			}
 
 			waiter := solotick("lock", "backup", "-c", config, "--wait", "25s", "--", "sh", "-c", "echo fence $SOLOTICK_FENCE")
 			if server.name == hidden {
@@ -112,7 +122,20 @@ func TestLocksOnServers(t *testing.T) {
 					t.Errorf("the holder that was stopped: exit code %d", code)
 				}
 			} else {
+				if slices.Contains([]string{"redis-fair", "etcd", "zookeeper"}, server.name) {
+					told := false
+					for range waiting(t) {
+						told = strings.Contains(ended(0, "locks", "list", "-c", config, "-o", "json").stdout.all(), `"waiters": 1`)
+						if told {
+							break
+						}
+					}
+					if !told {
+						t.Error("the waiter was never listed")
+					}
+				}
 				ended(0, "locks", "release", "backup", "-c", config, "--yes").stdout.await(t, "is released")
+				check(76)
 				if code := holder.wait(); code != 76 {
 					t.Errorf("the holder that was thrown out: exit code %d", code)
 				}
