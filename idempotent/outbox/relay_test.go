@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/solotick/solotick/idempotent/inbox"
 	"github.com/solotick/solotick/idempotent/outbox"
 	"github.com/solotick/solotick/idempotent/redisstream"
+	"github.com/solotick/solotick/internal/faultproxy"
 	"github.com/solotick/solotick/internal/sqldialect"
 	"github.com/solotick/solotick/internal/sqldialect/postgresdb"
 	"github.com/solotick/solotick/internal/testenv"
@@ -113,6 +115,67 @@ func TestRunSendsAndEnds(t *testing.T) {
 	w.exec("DROP TABLE solotick_outbox")
 	if err := relay.Run(t.Context()); err == nil {
 		t.Error("a missing table: no error")
+	}
+}
+
+// warned closes when something is logged as a warning.
+type warned struct {
+	slog.Handler
+	once *sync.Once
+	done chan struct{}
+}
+
+func (w warned) Enabled(context.Context, slog.Level) bool { return true }
+
+func (w warned) Handle(_ context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelWarn {
+		w.once.Do(func() { close(w.done) })
+	}
+	return nil
+}
+
+// A database that is away is waited for; what was added meanwhile is sent.
+func TestDatabaseThatIsAwayIsWaitedFor(t *testing.T) {
+	space := testenv.SharedPostgres(t)
+	line := faultproxy.Start(t, space.Addr)
+	w := worldOn(t, open(t, postgresdb.Open, space.DSN()))
+	behind, err := outbox.New(open(t, postgresdb.Open, space.DSNAt(line.Addr())))
+	w.must(err)
+	log := warned{slog.DiscardHandler, &sync.Once{}, make(chan struct{})}
+	relay, err := outbox.NewRelay(behind, outbox.Config{Interval: 20 * time.Millisecond, Lease: time.Second}, outbox.Deps{Publisher: w.broker, Log: slog.New(log)})
+	w.must(err)
+	sent := make(chan string, 10)
+	w.broker.lose = func(m outbox.Message) error { sent <- m.ID; return nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(ctx) }()
+	await := func(want string) {
+		t.Helper()
+		select {
+		case got := <-sent:
+			if got != want {
+				t.Errorf("sent %s, want %s", got, want)
+			}
+		case err := <-ended:
+			t.Fatalf("Run = %v", err)
+		case <-time.After(time.Minute):
+			t.Fatalf("%s is not sent", want)
+		}
+	}
+	w.add(msg("a/1"))
+	await("a/1")
+	for w.count("state = 2") < 1 { // the mark: else it is sent again, as it may be
+		<-time.After(10 * time.Millisecond)
+	}
+	line.Refuse()
+	<-log.done
+	w.add(msg("a/2"))
+	line.Pass()
+	await("a/2")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run = %v", err)
 	}
 }
 

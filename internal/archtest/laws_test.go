@@ -8,7 +8,7 @@ var house = []string{
 	"locks/memlock", "locks/sqllock", "locks/redislock", "locks/redlock", "locks/etcdlock", "locks/zklock",
 	"leader", "leader/driver", "leader/leadertest", "leader/etcdleader", "leader/zkleader",
 	"store", "store/gormstore", "store/gormstore/sqlitedb", "store/memstore", "store/storetest",
-	"idempotent", "idempotent/message", "idempotent/redisstream", "idempotent/httppost",
+	"idempotent", "idempotent/message", "idempotent/redisstream", "idempotent/httppost", "idempotent/outbox", "idempotent/inbox",
 	"scheduler", "scheduler/cronspec", "scheduler/schedulerfx", "scheduler/schedulertest",
 	"scheduler/metrics", "scheduler/tracing", "scheduler/admin",
 	"scheduler/execjob", "scheduler/httpjob", "scheduler/sqljob", "scheduler/streamqueue", "scheduler/switchwatch",
@@ -196,6 +196,11 @@ var laws = []rule{
 		from:   []string{"idempotent/redisstream", "idempotent/httppost"},
 		may:    all(base, redisClient, []string{"idempotent/message"}),
 		reason: "what carries messages links its one client, and no database",
+	},
+	{
+		from:   []string{"idempotent/outbox", "idempotent/inbox"},
+		may:    all(base, gormLibrary, sqlite, []string{"store", "store/gormstore", "idempotent/message"}),
+		reason: "a program whose database holds no runs can send messages from it, to any broker",
 	},
 	{
 		from:    []string{"idempotent/..."},
