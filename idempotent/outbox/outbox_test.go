@@ -239,6 +239,21 @@ func TestRefusedMessageIsParked(t *testing.T) {
 	})
 }
 
+// A row that cannot be read holds up those behind it, until it is parked, and nobody else.
+func TestFlawedRowIsParked(t *testing.T) {
+	w := newWorld(t)
+	r := w.relay(outbox.Config{MaxAttempts: 2})
+	w.add(msgs("a/1", "b/1", "a/2", "b/2")...)
+	w.exec("UPDATE solotick_outbox SET headers = 'x' WHERE id = 'a/1'")
+	w.turn(r)
+	w.want("b/1", "b/2")
+	w.turn(r)
+	w.want("b/1", "b/2", "a/2")
+	if parked, err := w.box.Parked(t.Context(), 10); err != nil || len(parked) != 1 || parked[0].ID != "a/1" || !strings.Contains(parked[0].Error, "headers") {
+		t.Errorf("Parked = %+v, %v", parked, err)
+	}
+}
+
 // A broker that is away parks nothing, and is asked less and less.
 func TestBrokerThatIsAwayParksNothing(t *testing.T) {
 	everywhere(t, func(w *world) {
@@ -314,6 +329,17 @@ func TestPublisherThatMiscountsSendsNothing(t *testing.T) {
 
 func TestSentRowsAreDeletedInTime(t *testing.T) {
 	everywhere(t, func(w *world) {
+		// Also by a relay that always finds a whole batch.
+		busy := w.relay(outbox.Config{Retention: time.Millisecond, Batch: 1})
+		w.add(msgs("x/1", "x/2")...)
+		w.exec("UPDATE solotick_outbox SET state = 2, ended_ms = 1 WHERE id = 'x/1'")
+		w.turn(busy)
+		busy.Resign(w.Context())
+		w.want("x/2")
+		if n := w.count("id = 'x/1'"); n != 0 {
+			w.Errorf("%d old rows beside a backlog", n)
+		}
+		w.exec("DELETE FROM solotick_outbox")
 		keeps, forgets := w.relay(outbox.Config{}), w.relay(outbox.Config{Retention: time.Millisecond})
 		w.broker.refuse = func(m outbox.Message) error {
 			if m.ID == "bad/1" {

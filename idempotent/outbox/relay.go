@@ -184,7 +184,7 @@ func (t *term) turn(ctx context.Context) (time.Duration, error) {
 		return pauses.Delay(t.streak), nil
 	}
 	if p.read == t.cfg.Batch {
-		return 0, nil
+		return 0, t.clean(ctx)
 	}
 	return backoff.Jitter(t.cfg.Interval, 0.1), t.clean(ctx)
 }

@@ -21,6 +21,7 @@ type row struct {
 	lane     string // "" for none
 	attempts int    // that were refused
 	silence  int    // tries since then that had no answer
+	flaw     error  // of a row that Add has not written
 }
 
 const columns = "seq, id, topic, key_name, lane, payload, headers, attempts, silence"
@@ -32,8 +33,8 @@ func (r *row) scan(from sqldialect.Rows, more ...any) error {
 		return err
 	}
 	r.lane = string(lane)
-	r.Headers, err = message.DecodeHeaders(headers)
-	return err
+	r.Headers, r.flaw = message.DecodeHeaders(headers)
+	return nil
 }
 
 // tally is what became of a pass.
@@ -43,6 +44,9 @@ type tally struct{ read, sent, refused, unavailable int }
 func (t *term) pass(ctx context.Context) (tally, error) {
 	rows, err := t.due(ctx)
 	p := tally{read: len(rows)}
+	if err == nil {
+		rows, err = t.refuseFlawed(ctx, rows, &p)
+	}
 	for err == nil && len(rows) > 0 {
 		var leads bool
 		if leads, err = t.lead(ctx); err != nil || !leads || ctx.Err() != nil {
@@ -108,6 +112,26 @@ func (t *term) due(ctx context.Context) ([]row, error) {
 		return read(tx)
 	})
 	return rows, fail(c.Dialect, "read messages", err)
+}
+
+// refuseFlawed keeps a row that cannot be read from holding up the others.
+func (t *term) refuseFlawed(ctx context.Context, rows []row, p *tally) ([]row, error) {
+	for i := 0; i < len(rows); i++ {
+		r := rows[i]
+		if r.flaw == nil {
+			continue
+		}
+		parked, err := t.markRefused(ctx, r, r.flaw)
+		if err != nil {
+			return nil, err
+		}
+		p.refused++
+		rows = slices.DeleteFunc(rows, func(o row) bool {
+			return o.seq == r.seq || !parked && r.lane != "" && o.lane == r.lane && o.seq > r.seq
+		})
+		i--
+	}
+	return rows, nil
 }
 
 // split takes the first message of every lane, and all that have none. So a message is
