@@ -46,7 +46,7 @@ func directTo(rdb redis.UniversalClient) *direct {
 		return nil
 	}
 	given := c.Options()
-	if given.Addr == "FailoverClient" || given.StreamingCredentialsProvider != nil || given.Limiter != nil {
+	if byName(rdb) || given.StreamingCredentialsProvider != nil || given.Limiter != nil {
 		return nil
 	}
 	opt := *given

@@ -30,7 +30,8 @@
 //
 // Not guaranteed: that a grant survives a failover. Replication is asynchronous:
 // a new master may not know the last grants, and then two hold a key until the old
-// holder's next renewal, which tells it. [WithReplicas] and the server's setting
+// holder's next renewal, which tells it; behind Sentinel that is sent when the new master
+// can be reached, and for that the subscription is kept while there are leases. [WithReplicas] and the server's setting
 // min-replicas-to-write make that less likely, no more. A single server without
 // appendfsync always forgets in a crash what it had not written. What must not
 // happen twice needs the fence checked where the effect is, or a unique record in a
@@ -46,13 +47,13 @@
 //	connection silent                 the same; later requests take another connection
 //	server restarts, data kept        leases go on with the next renewal
 //	server restarts empty, FLUSHALL   holder: told at its next renewal (TTL/3); until then another may have got the key, with a higher fence
-//	failover                          as restarts empty for what was not replicated, as data kept for the rest
+//	failover                          as restarts empty for what was not replicated, as data kept for the rest; behind Sentinel all leases are renewed as soon as the new master can be reached
 //	partition                         holder on the far side: told at valid-until; an old master may grant keys until Sentinel or the cluster stops it
 //	holder paused beyond its TTL      told at once when it wakes; its fence is lower than the next holder's
 //	holder killed                     key free after the TTL
 //	key deleted, force release        holder: told at its next renewal
 //	memory full (noeviction)          acquire and renewal unavailable; holder told at valid-until
-//	pushed grant lost                 the first in line looks when the holder's TTL ends, the others within 3 s, or 20 s in a long line
+//	pushed grant lost                 the last in line looks when the holder's TTL ends, for all of them; the others within 3 s, or 20 s in a long line
 //
 // # Minimal privileges
 //

@@ -34,6 +34,7 @@ type Driver struct {
 	ctx     context.Context // ends with stop
 	stop    context.CancelFunc
 	hub     *hub
+	doubts  *doubts // nil where the master stays
 	check   sync.Once
 	checked sync.WaitGroup
 }
@@ -44,6 +45,8 @@ var (
 	_ driver.Queuer       = (*Driver)(nil)
 	_ driver.Inspector    = (*Driver)(nil)
 	_ driver.Limiter      = (*Driver)(nil)
+	_ driver.LossTeller   = (*Driver)(nil)
+	_ driver.Partial      = (*Driver)(nil)
 )
 
 // minTTL leaves room for a renewal: Redis counts in milliseconds.
@@ -296,13 +299,13 @@ func (d *Driver) release(ctx context.Context, h driver.Hold, late bool) (driver.
 // Close ends the subscription and waits a moment for requests under way. It closes
 // the client only where the driver has made it.
 func (d *Driver) Close() error {
+	d.stop()
 	d.hub.close()
 	var err error
 	if d.owned {
 		err = d.rdb.Close() // also ends what waits for an answer
 	}
 	d.send.close()
-	d.stop()
 	d.checked.Wait()
 	return err
 }

@@ -27,7 +27,10 @@ const (
 // longer.
 type hub struct {
 	rdb     redis.UniversalClient
-	channel string // of this driver
+	direct  *direct // nil where the client subscribes
+	doubts  *doubts // nil where the master stays
+	settle  func()  // of doubts, when the subscription is back
+	channel string  // of this driver
 	log     *slog.Logger
 
 	ctx  context.Context
@@ -39,8 +42,10 @@ type hub struct {
 	running bool
 	closed  bool
 	ps      *redis.PubSub
+	ear     *ear          // instead of ps, to a single server
 	live    chan struct{} // closed while the subscription is in force
 	isLive  bool
+	broken  bool          // it was in force, and is not
 	failed  chan struct{} // closed when a try to subscribe fails
 	why     error         // the last of these failures
 	logged  time.Time
@@ -55,14 +60,15 @@ type push struct {
 // The kinds of pushes begin the messages, but for again.
 const (
 	pushGranted = 'g'
-	pushFirst   = 'f'
+	pushLast    = 'l' // in line: to watch for the end of the holder's TTL
+	pushBehind  = 'b' // is somebody now, who watches
 	pushSeen    = 's'
 	pushAgain   = 'a' // look whether something was missed
 )
 
-func newHub(d *Driver) *hub {
+func newHub(d *Driver, direct *direct) *hub {
 	h := &hub{
-		rdb: d.rdb, log: d.log,
+		rdb: d.rdb, direct: direct, doubts: d.doubts, settle: d.settle, log: d.log,
 		channel: d.prefix + "to:" + driver.NewToken().String(),
 		lines:   map[string]chan push{},
 		live:    make(chan struct{}),
@@ -101,6 +107,13 @@ func (h *hub) line(ctx context.Context, token string) (<-chan push, func(), erro
 	return pushes, stop, nil
 }
 
+// attend has the subscription kept.
+func (h *hub) attend() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, _, _ = h.start() // not once it is closed
+}
+
 func (h *hub) await(ctx context.Context, live, failed <-chan struct{}) error {
 	select {
 	case <-live:
@@ -132,21 +145,21 @@ func (h *hub) start() (live, failed <-chan struct{}, err error) {
 func (h *hub) run() {
 	retry := backoff.Policy{Base: 50 * time.Millisecond, Max: 2 * time.Second}
 	for failures := 0; ; failures++ {
-		ps := h.subscribe()
-		if ps == nil {
-			return
-		}
-		worked, err := h.receive(ps)
-		_ = ps.Close() // it is of no use any more
+		worked, err := h.session()
 		h.mu.Lock()
 		h.ps = nil
 		h.closeLive()
-		if h.closed || err == nil {
+		if h.closed || err == nil && len(h.lines) == 0 && !h.doubts.any() {
 			h.running = false
 			h.mu.Unlock()
 			return
 		}
+		if err == nil { // somebody has come meanwhile
+			h.mu.Unlock()
+			continue
+		}
 		h.why = err
+		h.broken = h.broken || worked
 		close(h.failed)
 		h.failed = make(chan struct{})
 		for token := range h.lines {
@@ -170,6 +183,36 @@ func (h *hub) run() {
 			return
 		}
 	}
+}
+
+// session subscribes, and keeps the subscription until it fails or nobody needs it (no
+// error).
+func (h *hub) session() (worked bool, err error) {
+	if h.direct == nil {
+		ps := h.subscribe()
+		if ps == nil {
+			return false, nil
+		}
+		defer func() { _ = ps.Close() }() // it is of no use any more
+		return h.receive(ps)
+	}
+	e, err := h.open()
+	if err != nil {
+		return false, err
+	}
+	defer h.shut(e)
+	return true, e.tend()
+}
+
+// listens returns the subscription that waiters read themselves, and the turn to do so;
+// nil where there is none.
+func (h *hub) listens() (e *ear, turn <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ear == nil || !h.isLive {
+		return nil, nil
+	}
+	return h.ear, h.ear.turn
 }
 
 // subscribe returns a subscription that is asked for, or nil after close.
@@ -202,7 +245,7 @@ func (h *hub) receive(ps *redis.PubSub) (worked bool, err error) {
 			worked = true
 			h.inForce()
 		case *redis.Message:
-			h.deliver(m)
+			h.deliver(m.Payload)
 		}
 		if err == nil {
 			asked = false
@@ -232,16 +275,11 @@ func isTimeout(err error) bool {
 	return ok && t.Timeout()
 }
 
-// idle ends the run where nobody waits.
+// idle reports whether nobody waits.
 func (h *hub) idle() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.lines) > 0 {
-		return false
-	}
-	h.closeLive()
-	h.running = false
-	return true
+	return len(h.lines) == 0 && !h.doubts.any()
 }
 
 func (h *hub) closeLive() {
@@ -259,6 +297,10 @@ func (h *hub) inForce() {
 		h.isLive = true
 		close(h.live)
 	}
+	if h.broken && h.doubts != nil {
+		h.wg.Go(h.settle)
+	}
+	h.broken = false
 	for token := range h.lines {
 		h.tell(token, push{kind: pushAgain})
 	}
@@ -273,26 +315,30 @@ func (h *hub) tell(token string, p push) {
 	}
 }
 
-func (h *hub) deliver(m *redis.Message) {
+// deliver passes a message to its waiter.
+func (h *hub) deliver(payload string) {
 	const token = 1 + 2*len(driver.Token{})
-	if len(m.Payload) < token || m.Payload[0] == pushSeen {
+	if len(payload) < token || payload[0] == pushSeen {
 		return
 	}
-	n, _ := strconv.ParseInt(m.Payload[token:], 10, 64)
+	n, _ := strconv.ParseInt(payload[token:], 10, 64)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.tell(m.Payload[1:token], push{m.Payload[0], n})
+	h.tell(payload[1:token], push{payload[0], n})
 }
 
 // close ends the subscription and its goroutine.
 func (h *hub) close() {
 	h.mu.Lock()
 	h.closed = true
-	ps := h.ps
+	ps, e := h.ps, h.ear
 	h.mu.Unlock()
 	h.stop()
 	if ps != nil {
 		_ = ps.Close() // ends a read under way
+	}
+	if e != nil {
+		_ = e.l.conn.Close()
 	}
 	h.wg.Wait()
 }

@@ -15,8 +15,8 @@ import (
 // AcquireQueued implements [driver.Queuer]: the waiter is entered in the key's line in Redis, and the script that frees the key gives
 // it to the first in line and pushes the grant.
 //
-// A lost message costs a delay: the first in line looks when the holder's TTL
-// ends, the others every 3 s, or up to 20 s in a long line, and all of them when the
+// A lost message costs a delay: the last in line looks when the holder's TTL
+// ends, on behalf of all, the others every 3 s, or up to 20 s in a long line, and all of them when the
 // subscription fails or comes back. A backend that does not answer is an error after
 // some 3 s of that.
 func (d *Driver) AcquireQueued(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -70,7 +70,9 @@ type waiting struct {
 	floor      int64     // the last fence given then: a grant made since is above it
 	failures   int
 	looks      int
-	late       bool // a look without an answer may still be carried out
+	last       bool          // in line, at the last look
+	left       time.Duration // of the holder's TTL, then
+	late       bool          // a look without an answer may still be carried out
 }
 
 // wait returns the grant, or why there is none.
@@ -104,40 +106,63 @@ func (w *waiting) wait(ctx context.Context) (driver.Grant, error) {
 // listen returns the pushed grant, or neither grant nor error when it is time to
 // look.
 func (w *waiting) listen(ctx context.Context, pause time.Duration) (driver.Grant, error) {
-	t := time.NewTimer(pause)
+	next := time.Now().Add(pause)
+	alarm := next
+	if w.last {
+		alarm = earlier(next, w.over(w.left))
+	}
+	t := time.NewTimer(time.Until(alarm))
 	defer t.Stop()
 	for {
+		var p push
+		ear, turn := w.d.hub.listens()
+		if len(w.pushes) > 0 {
+			turn = nil
+		}
 		select {
 		case <-ctx.Done():
 			return driver.Grant{}, ctx.Err()
 		case <-t.C:
 			return driver.Grant{}, nil
-		case p := <-w.pushes:
-			switch p.kind {
-			case pushGranted:
-				if p.n <= w.floor {
-					continue // of a grant that has ended: this process stood still
-				}
-				if w.alive.IsZero() || time.Since(w.alive) > w.r.TTL/2 {
-					// The TTL may have begun any time since: look, which starts it anew.
-					return driver.Grant{}, nil
-				}
-				return driver.Grant{Fence: p.n, From: w.alive}, nil
-			case pushFirst:
-				t.Reset(untilOver(time.Duration(p.n)*time.Millisecond, w.r.TTL))
-			case pushAgain:
+		case <-turn:
+			ear.read(ctx, alarm, w.pushes)
+			continue
+		case p = <-w.pushes:
+		}
+		switch p.kind {
+		case pushGranted:
+			if p.n <= w.floor {
+				continue // of a grant that has ended: this process stood still
+			}
+			if w.alive.IsZero() || time.Since(w.alive) > w.r.TTL/2 {
+				// The TTL may have begun any time since: look, which starts it anew.
 				return driver.Grant{}, nil
 			}
+			return driver.Grant{Fence: p.n, From: w.alive}, nil
+		case pushAgain:
+			return driver.Grant{}, nil
+		case pushBehind:
+			alarm = next
+		case pushLast:
+			alarm = earlier(next, w.over(time.Duration(p.n)*time.Millisecond))
 		}
+		t.Reset(time.Until(alarm))
 	}
 }
 
-// untilOver is the pause of the first in line until the holder's TTL is over.
-func untilOver(left, ttl time.Duration) time.Duration {
-	if left < 0 {
-		return looksMost // it has no end: not a record of ours
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
 	}
-	return min(left+time.Millisecond+backoff.Jitter(ttl/100, 1), looksMost)
+	return a
+}
+
+// over is when the last in line looks at a key whose holder's TTL has that much left.
+func (w *waiting) over(left time.Duration) time.Time {
+	if left < 0 {
+		left = looksMost // it has no end: not a record of ours
+	}
+	return time.Now().Add(left + time.Millisecond + backoff.Jitter(w.r.TTL/100, 1))
 }
 
 // look enters the line or shows a sign of life there.
@@ -163,15 +188,14 @@ func (w *waiting) look(ctx context.Context) (g driver.Grant, pause time.Duration
 		return g, 0, fmt.Errorf("redislock: enqueue: fence %q: it is no number", text)
 	}
 	left, _ := a[2].(int64)
+	place, _ := a[3].(int64)
 	n, _ := a[4].(int64)
+	w.left, w.last = time.Duration(left)*time.Millisecond, place == n-1
 	every := min(max(time.Duration(n)*time.Second/looksPerSecond, looksMost), looksLeast)
 	pause = backoff.Jitter(every, 0.1)
 	if w.looks == 1 {
 		// Waiters that came at the same time must not look at the same time.
 		pause = looksMost + rand.N(every-looksMost+time.Second)
-	}
-	if place, ok := a[3].(int64); ok && place == 0 {
-		pause = min(pause, untilOver(time.Duration(left)*time.Millisecond, r.TTL))
 	}
 	return g, pause, nil
 }

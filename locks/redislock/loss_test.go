@@ -330,3 +330,53 @@ func TestFailover(t *testing.T) {
 		t.Error("not told that it was thrown out")
 	}
 }
+
+// A change of the master is noticed at once: a grant that was not replicated is told long
+// before its next renewal, and others are kept.
+func TestNewMasterIsAskedAtOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	t.Parallel()
+	set := testenv.StartRedisSentinel(t)
+	failover := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: set.Name, SentinelAddrs: set.Addrs(), MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
+	})
+	const interval = 5 * time.Minute
+	l := locker(t, open(t, failover, redislock.WithReplicas(1, 2*time.Second)), locks.Config{TTL: 20 * time.Minute, RenewInterval: interval, RequestTimeout: 10 * time.Second})
+	kept, lost := try(t, l, "kept"), try(t, l, "lost")
+	master := console(t, set.Master.Addr(), 0)
+	for { // the subscription is kept while there are holds
+		if channels, err := master.PubSubChannels(t.Context(), "solotick:to:*").Result(); err != nil {
+			t.Fatal(err)
+		} else if len(channels) > 0 {
+			break
+		}
+		<-time.After(time.Millisecond)
+	}
+	replica := console(t, set.Replica.Addr(), 0)
+	if err := replica.ConfigSet(t.Context(), "replica-read-only", "no").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if n := replica.Del(t.Context(), redislock.RedisKey(redislock.DefaultPrefix, "lost")).Val(); n != 1 {
+		t.Fatalf("the replica had %d of 1 keys", n)
+	}
+	start := time.Now()
+	set.Master.Kill()
+	select {
+	case <-lost.Done():
+	case <-time.After(time.Minute):
+		t.Fatal("not told")
+	}
+	t.Logf("told %v after the master was killed", time.Since(start).Round(time.Millisecond))
+	var reason *locks.LostError
+	if !errors.As(lost.Err(), &reason) || reason.Reason != locks.ReasonNotOurs {
+		t.Errorf("told %v", lost.Err())
+	}
+	if err := kept.Err(); err != nil {
+		t.Errorf("the replicated one: %v", err)
+	}
+	if err := kept.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -93,12 +93,16 @@ func NewDriver(rdb redis.UniversalClient, opts ...Option) (*Driver, error) {
 	}
 	d.scripts = newScripts(d.cluster)
 	d.ctx, d.stop = context.WithCancel(context.Background()) //nolint:forbidigo // a root of the driver's own
-	if direct := directTo(rdb); direct != nil {
+	direct := directTo(rdb)
+	if direct != nil {
 		d.send = direct
 	} else {
 		d.send, d.repeats = newBatcher(rdb), true
 	}
-	d.hub = newHub(d)
+	if byName(rdb) {
+		d.doubts = &doubts{holds: map[*doubt]struct{}{}}
+	}
+	d.hub = newHub(d, direct)
 	return d, nil
 }
 

@@ -81,7 +81,7 @@ func newScripts(cluster bool) *scripts {
 		acquire: compile("acquire", all, luaAcquireFree, luaCounter, luaServe, luaAcquire),
 		enqueue: compile("enqueue", all, luaAcquireFree, luaCounter, luaServe, luaEnqueue),
 		renew:   compile("renew", all[:1], luaRenew),
-		release: compile("release", all, luaGiveBack, luaCounter, luaServe, luaRelease),
+		release: compile("release", all, luaGiveBack, luaHandOver, luaCounter, luaServe, luaRelease),
 		force:   compile("force release", all, luaCounter, luaServe, luaForce),
 		look:    compile("look", []string{"", ":q"}, luaLook),
 		probe:   compile("probe", []string{"", ":q", ":h"}, luaProbe),
@@ -129,10 +129,13 @@ local function grant(fence, q, token, ttl, label)
 end
 `
 
-// Serve gives the free key to the first in line that its message reaches, and tells
-// the next one that it is the first now, so that somebody watches the TTL. The waiter
+// Serve gives the free key to the first in line that its message reaches. The waiter
 // that runs the script is called me, and hears by the answer. A member of the line is
 // the waiter's token, its TTL, its channel and its label.
+//
+// Somebody must watch for the end of the holder's TTL. That is the last in line, who
+// stays for longest and need not be told anew when the key is handed over: tell says
+// to him that comes to be the last, or is not the last any more.
 //
 // In a cluster a waiter lives that has looked within the time that it left in :h.
 const luaServe = `
@@ -149,12 +152,9 @@ local function parts(member)
   local ttl, channel, label = string.match(member, '^%x+ (%d+) (%S+) (.*)$')
   return string.sub(member, 1, 32), ttl, channel, label
 end
-local function head(ttl)
-  local member = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
-  if member then
-    local token, _, channel = parts(member)
-    redis.call('PUBLISH', channel, 'f' .. token .. ttl)
-  end
+local function tell(kind, member, number)
+  local token, _, channel = parts(member)
+  redis.call('PUBLISH', channel, kind .. token .. number)
 end
 local function serve()
   if string.sub(flags, 1, 1) == 'q' then
@@ -163,16 +163,13 @@ local function serve()
       local member = redis.call('ZPOPMIN', KEYS[3])[1]
       if not member then break end
       local token, ttl, channel, label = parts(member)
-      if alive(member) then
-        -- Redis sends the last message first.
-        head(ttl)
-        if token == me or redis.call('PUBLISH', channel, 'g' .. token .. fence) > 0 or not $DEAF then
-          leave(member)
-          grant(fence, 'q', token, ttl, label)
-          return true
-        end
-      end
+      local there = alive(member) and
+        (token == me or redis.call('PUBLISH', channel, 'g' .. token .. fence) > 0 or not $DEAF)
       leave(member)
+      if there then
+        grant(fence, 'q', token, ttl, label)
+        return true
+      end
     end
     count(last, '-')
   end
@@ -203,8 +200,11 @@ if $REFUSED then return {-1} end
 if not v and string.sub(flags, 1, 1) == '-' then return grant(after(), '-', token, ttl, ARGV[3]) end
 if not v or string.sub(v, 1, 32) ~= token then
   if not redis.call('ZSCORE', KEYS[3], member) then
-    local behind, place = redis.call('ZRANGE', KEYS[3], -1, -1, 'WITHSCORES')[2], now
-    if behind and tonumber(behind) >= now then place = tonumber(behind) + 1 end
+    local before, place = redis.call('ZRANGE', KEYS[3], -1, -1, 'WITHSCORES'), now
+    if before[1] then
+      place = math.max(now, tonumber(before[2]) + 1)
+      tell('b', before[1], 0)
+    end
     redis.call('ZADD', KEYS[3], string.format('%.0f', place), member)
   end
   redis.call('PEXPIRE', KEYS[3], $PRESENCE)
@@ -259,6 +259,24 @@ if ours and ARGV[3] == '' and ARGV[2] ~= '0' and string.sub(v, 50, 50) == '-' th
 end
 `
 
+// The release of a key for which somebody stands in line, mostly, ends here: the holder
+// had the last fence, so that the counter need not be read.
+const luaHandOver = `
+if ours and ARGV[3] == '' and ARGV[2] ~= '0' and $DEAF then
+  local t = redis.call('TIME')
+  local fence = t[1] .. string.sub('00000' .. t[2], -6)
+  local member = ARGV[2] < fence and redis.call('ZPOPMIN', KEYS[3])[1]
+  if member then
+    local ttl, channel, label = string.match(member, '^%x+ (%d+) (%S+) (.*)$')
+    local token = string.sub(member, 1, 32)
+    if redis.call('PUBLISH', channel, 'g' .. token .. fence) > 0 then
+      redis.call('SET', KEYS[1], token .. ' ' .. fence .. 'q ' .. label, 'PX', ttl)
+      return 1
+    end
+  end
+end
+`
+
 // A fence of 0 gives back whatever the token has, its place in line too. Where a request
 // of the token may be under way, that is refused when it comes.
 const luaRelease = `
@@ -278,7 +296,8 @@ if ours then id = ARGV[3] end
 count(last, q)
 if q == 'q' and ARGV[2] == '0' and redis.call('ZREM', KEYS[3], ARGV[4]) == 1 then
   leave(ARGV[4])
-  if v and not ours then head(redis.call('PTTL', KEYS[1])) end
+  local behind = redis.call('ZRANGE', KEYS[3], -1, -1)[1]
+  if behind and v and not ours then tell('l', behind, redis.call('PTTL', KEYS[1])) end
 end
 if ours then redis.call('DEL', KEYS[1]) end
 if ours or not v then serve() end
