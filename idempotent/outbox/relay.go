@@ -9,6 +9,7 @@ import (
 
 	"github.com/solotick/solotick/internal/backoff"
 	"github.com/solotick/solotick/internal/leaseclock"
+	"github.com/solotick/solotick/internal/mutation"
 	"github.com/solotick/solotick/store"
 )
 
@@ -227,8 +228,12 @@ func (t *term) lead(ctx context.Context) (bool, error) {
 		t.known = true
 	}
 	sent := leaseclock.Now()
+	free := "until_ms < " + c.NowMillis
+	if mutation.On("outbox-lease") {
+		free = "1 = 1"
+	}
 	n, err := c.Exec(ctx, "UPDATE "+t.box.t.relay+" SET owner = ?, until_ms = "+c.NowMillis+" + ?, version = version + 1"+
-		" WHERE name = ? AND (owner = ? OR until_ms < "+c.NowMillis+")",
+		" WHERE name = ? AND (owner = ? OR "+free+")",
 		t.owner[:], t.cfg.Lease.Milliseconds(), relayName, t.owner[:])
 	if err != nil {
 		return false, fail(c.Dialect, "lead", err)

@@ -82,8 +82,11 @@ func (t *term) due(ctx context.Context) ([]row, error) {
 	c, names := t.box.conn, t.box.t
 	table := names.messages
 	with, now := c.Clock()
-	query := with + "SELECT " + columns + " FROM " + table + " o" + names.open + " WHERE o.state = 1 AND o.due_ms <= " + now +
-		" AND (o.lane IS NULL OR NOT EXISTS (SELECT 1 FROM " + table + " e" + names.lane + " WHERE e.state = 1 AND e.lane = o.lane AND e.seq < o.seq AND e.due_ms > " + now + "))"
+	query := with + "SELECT " + columns + " FROM " + table + " o" + names.open + " WHERE o.state = 1 AND o.due_ms <= " + now
+	if !mutation.On("outbox-order") {
+		query += " AND (o.lane IS NULL OR NOT EXISTS (SELECT 1 FROM " + table + " e" + names.lane +
+			" WHERE e.state = 1 AND e.lane = o.lane AND e.seq < o.seq AND e.due_ms > " + now + "))"
+	}
 	if mutation.On("outbox-watermark") {
 		query += " AND o.seq > (SELECT COALESCE(max(seq), 0) FROM " + table + " WHERE state > 1)"
 	}
