@@ -147,15 +147,19 @@ func NewShares(l *locks.Locker, key string, cfg SharesConfig) (*Shares, error) {
 	// Processes that prefer different partitions meet less.
 	self := strconv.FormatUint(rand.Uint64(), 36)
 	for i := range cfg.Partitions {
-		n := strconv.Itoa(i)
-		s.members = append(s.members, key+":member:"+n)
-		p := &partition{key: key + ":partition:" + n, order: weight(self, i), offers: make(chan chan<- error)}
+		s.members = append(s.members, key+":member:"+strconv.Itoa(i))
+		p := &partition{key: PartitionKey(key, i), order: weight(self, i), offers: make(chan chan<- error)}
 		p.Elector = newElector(p.key, &offeredSource{lockSource{locker: l, key: p.key, opts: lockOptions(cfg.Config, l.Config().TTL)}, p}, cfg.Config)
 		p.onChange = s.tell
 		s.parts = append(s.parts, p)
 	}
 	src := &lockSource{locker: l, key: s.parts[cfg.Partitions-1].key, opts: lockOptions(cfg.Config, l.Config().TTL)}
 	return s, src.check()
+}
+
+// PartitionKey is the lock that the leader of a partition holds, of shares made with key.
+func PartitionKey(key string, partition int) string {
+	return key + ":partition:" + strconv.Itoa(partition)
 }
 
 // Key that the shares were made with.
@@ -306,13 +310,13 @@ func (p *partition) heard(err error) {
 }
 
 // offer has the elector campaign once. It is false when the elector is not ready to.
-func (p *partition) offer() (err error, asked bool) {
+func (p *partition) offer() (asked bool, err error) {
 	reply := make(chan error, 1)
 	select {
 	case p.offers <- reply:
-		return <-reply, true
+		return true, <-reply
 	default:
-		return nil, false
+		return false, nil
 	}
 }
 
@@ -368,11 +372,7 @@ func (b *balancer) look(ctx context.Context, first, retired bool) {
 		b.handOver(ctx, len(b.parts), 0)
 		return
 	}
-	keys := slices.Clone(b.members)
-	for _, p := range b.parts {
-		keys = append(keys, p.key)
-	}
-	found, err := b.locker.Survey(ctx, keys)
+	found, err := b.locker.Survey(ctx, b.keys())
 	if err == nil && b.place == nil {
 		err = b.takePlace(ctx, found)
 	}
@@ -459,7 +459,7 @@ func (b *balancer) balance(ctx context.Context, found []locks.Holder) {
 		at := nearest(free, want, sign)
 		p := free[at]
 		free = slices.Delete(free, at, at+1)
-		err, asked := p.offer()
+		asked, err := p.offer()
 		switch {
 		case asked && err == nil:
 			mine++

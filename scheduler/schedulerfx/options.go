@@ -34,7 +34,7 @@ type Locks struct {
 type Option func(*settings)
 
 type settings struct {
-	elector, noLocker, logger, migrate bool
+	elector, shares, noLocker, logger, migrate bool
 
 	middleware     []scheduler.Middleware
 	listeners      []scheduler.Listener
@@ -45,6 +45,10 @@ type settings struct {
 // WithElector takes a *leader.Elector from the graph, for gate leader. The scheduler
 // runs it.
 func WithElector() Option { return func(s *settings) { s.elector = true } }
+
+// WithShares takes a *leader.Shares from the graph, for gate leader that is shared out.
+// The scheduler runs it.
+func WithShares() Option { return func(s *settings) { s.shares = true } }
 
 // WithoutLocker takes no *locks.Locker from the graph: no job has gate lock.
 func WithoutLocker() Option { return func(s *settings) { s.noLocker = true } }
@@ -112,6 +116,11 @@ func module(s settings) fx.Option {
 	} else {
 		private(noElector)
 	}
+	if s.shares {
+		private(someShares)
+	} else {
+		private(noShares)
+	}
 	if s.logger {
 		private(someLogger)
 	} else {
@@ -127,12 +136,15 @@ func module(s settings) fx.Option {
 type (
 	lockerPart  struct{ *locks.Locker }
 	electorPart struct{ *leader.Elector }
+	sharesPart  struct{ *leader.Shares }
 )
 
 func someLocker(l *locks.Locker) lockerPart     { return lockerPart{l} }
 func noLocker() lockerPart                      { return lockerPart{} }
 func someElector(e *leader.Elector) electorPart { return electorPart{e} }
 func noElector() electorPart                    { return electorPart{} }
+func someShares(s *leader.Shares) sharesPart    { return sharesPart{s} }
+func noShares() sharesPart                      { return sharesPart{} }
 func noMiddleware() []scheduler.Middleware      { return nil }
 func noListeners() []scheduler.Listener         { return nil }
 

@@ -27,6 +27,7 @@ var (
 	pluginsType    = reflect.TypeFor[[]locks.Plugin]()
 	lockerType     = reflect.TypeFor[*locks.Locker]()
 	electorType    = reflect.TypeFor[*leader.Elector]()
+	sharesType     = reflect.TypeFor[*leader.Shares]()
 	middlewareType = reflect.TypeFor[[]scheduler.Middleware]()
 	listenersType  = reflect.TypeFor[[]scheduler.Listener]()
 )
@@ -81,6 +82,15 @@ func Locker(ctor any) fx.Option {
 func Elector(ctor any) fx.Option {
 	if err := returns(ctor, electorType); err != nil {
 		return fx.Error(fmt.Errorf("schedulerfx: Elector: %w", err))
+	}
+	return fx.Provide(ctor)
+}
+
+// Shares provides the *leader.Shares for WithShares. ctor is
+// func(deps...) *leader.Shares, or the same and an error.
+func Shares(ctor any) fx.Option {
+	if err := returns(ctor, sharesType); err != nil {
+		return fx.Error(fmt.Errorf("schedulerfx: Shares: %w", err))
 	}
 	return fx.Provide(ctor)
 }

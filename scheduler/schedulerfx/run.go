@@ -29,6 +29,7 @@ type params struct {
 	Store      store.Store
 	Locker     lockerPart
 	Elector    electorPart
+	Shares     sharesPart
 	Logger     loggerPart
 	Middleware []scheduler.Middleware
 	Listeners  []scheduler.Listener
@@ -40,6 +41,7 @@ func newScheduler(p params) (*scheduler.Scheduler, error) {
 		Store:      p.Store,
 		Locker:     p.Locker.Locker,
 		Elector:    p.Elector.Elector,
+		Shares:     p.Shares.Shares,
 		Logger:     p.Logger.Logger,
 		Middleware: slices.Concat(p.Settings.middleware, p.Middleware),
 		Listeners:  slices.Concat(p.Settings.listeners, p.Listeners),

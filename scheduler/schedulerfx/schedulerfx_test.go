@@ -40,6 +40,10 @@ func newElector(l *locks.Locker) (*leader.Elector, error) {
 	return leader.FromLocks(l, "leader:test", leader.Config{})
 }
 
+func newShares(l *locks.Locker) (*leader.Shares, error) {
+	return leader.NewShares(l, "leader:test", leader.SharesConfig{Partitions: 4})
+}
+
 func newReport() scheduler.Job { return scheduler.Cron("report", "0 2 * * *", nothing) }
 
 func newPing(*memstore.Store) (scheduler.Job, error) {
@@ -103,6 +107,17 @@ func TestSameSchedulerWithAndWithoutFx(t *testing.T) {
 	}
 }
 
+func TestSharesAreWired(t *testing.T) {
+	a := fxtest.New(t, app(
+		schedulerfx.Options(config(), schedulerfx.WithShares()),
+		schedulerfx.Store(newStore), schedulerfx.Locker(newLocker), schedulerfx.Shares(newShares),
+		schedulerfx.Jobs(scheduler.Cron("lead", "@daily", nothing, scheduler.WithGate(scheduler.GateLeader)))))
+	a.RequireStart().RequireStop()
+	if err := fx.ValidateApp(app(schedulerfx.Shares(newElector))); err == nil || !strings.Contains(err.Error(), "make it return *leader.Shares") {
+		t.Errorf("a wrong constructor: %v", err)
+	}
+}
+
 // everything is a composition with all parts.
 func everything() fx.Option {
 	return app(
@@ -141,6 +156,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		"store":   {app(schedulerfx.Options(config(), schedulerfx.WithoutLocker())), "missing type: store.Store"},
 		"locker":  {app(schedulerfx.Options(config()), schedulerfx.Store(newStore)), "missing type: *locks.Locker"},
 		"elector": {app(schedulerfx.Options(config(), schedulerfx.WithElector()), schedulerfx.Store(newStore), schedulerfx.Locker(newLocker)), "missing type: *leader.Elector"},
+		"shares":  {app(schedulerfx.Options(config(), schedulerfx.WithShares()), schedulerfx.Store(newStore), schedulerfx.Locker(newLocker)), "missing type: *leader.Shares"},
 		"a job's": {app(schedulerfx.Options(config(), schedulerfx.WithoutLocker()), schedulerfx.Store(newStore), schedulerfx.Jobs(func(*gorm.DB) scheduler.Job { return newReport() })), "missing type: *gorm.DB"},
 	} {
 		if err := fx.ValidateApp(c.opts); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -234,18 +234,30 @@ func (s *site) gates() []scheduler.Gate {
 }
 
 // gateDeps are the coordinators that the gates need.
-func (s *site) gateDeps(ctx context.Context) (locker *locks.Locker, elector *leader.Elector, err error) {
+func (s *site) gateDeps(ctx context.Context) (d scheduler.Deps, err error) {
 	gates := s.gates()
 	if !slices.Contains(gates, scheduler.GateLock) && !slices.Contains(gates, scheduler.GateLeader) {
-		return nil, nil, nil
+		return d, nil
 	}
-	if locker, err = s.openLocker(ctx); err != nil {
-		return nil, nil, err
+	if d.Locker, err = s.openLocker(ctx); err != nil {
+		return d, err
 	}
-	if !slices.Contains(gates, scheduler.GateLeader) {
-		return locker, nil, nil
+	if slices.Contains(gates, scheduler.GateLeader) {
+		err = s.leadership(&d)
 	}
-	//nolint:contextcheck // it sends nothing
-	elector, err = leader.FromLocks(locker, locks.Key(s.namespace(), "leader"), leader.Config{Label: s.loaded.Scheduler.Label})
-	return locker, elector, err
+	return d, err
+}
+
+// leaderKey is the election of gate leader, and where its shares begin.
+func (s *site) leaderKey() string { return locks.Key(s.namespace(), "leader") }
+
+// leadership makes what gate leader asks, over the locker. It sends nothing.
+func (s *site) leadership(d *scheduler.Deps) (err error) {
+	cfg := leader.Config{Label: s.loaded.Scheduler.Label}
+	if n := s.loaded.Scheduler.Partitions; n > 1 {
+		d.Shares, err = leader.NewShares(d.Locker, s.leaderKey(), leader.SharesConfig{Config: cfg, Partitions: n})
+	} else {
+		d.Elector, err = leader.FromLocks(d.Locker, s.leaderKey(), cfg)
+	}
+	return err
 }

@@ -17,6 +17,7 @@ func commands() []*cobra.Command {
 		newRetry(),
 		newPrune(),
 		newLocks(),
+		newLeader(),
 		newNext(),
 		newConfig(),
 		newMigrate(),

@@ -151,7 +151,9 @@ func mark(cmd *cobra.Command) {
 			}
 			return fmt.Errorf("unknown command %q", args[0])
 		}
-		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		if cmd.RunE == nil {
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
 	case cmd.Args == nil:
 		cmd.Args = cobra.NoArgs
 	}

@@ -14,8 +14,6 @@ import (
 
 	"github.com/solotick/solotick/configs"
 	"github.com/solotick/solotick/idempotent"
-	"github.com/solotick/solotick/leader"
-	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/scheduler/cronspec"
 	"github.com/solotick/solotick/scheduler/execjob"
@@ -137,10 +135,9 @@ func (w *worker) scheduler(ctx context.Context) (*scheduler.Scheduler, error) {
 	if err != nil {
 		return nil, err
 	}
-	var locker *locks.Locker
-	var elector *leader.Elector
+	var deps scheduler.Deps
 	err = w.await(ctx, "lock backend", func() (err error) {
-		locker, elector, err = w.site.gateDeps(ctx)
+		deps, err = w.site.gateDeps(ctx) //nolint:contextcheck // electors get their context when they run
 		return err
 	})
 	if err != nil {
@@ -150,7 +147,8 @@ func (w *worker) scheduler(ctx context.Context) (*scheduler.Scheduler, error) {
 	if err != nil {
 		return nil, usageError(err)
 	}
-	s, err := scheduler.New(w.site.loaded.SchedulerConfig(), scheduler.Deps{Store: st, Locker: locker, Elector: elector, Logger: w.log})
+	deps.Store, deps.Logger = st, w.log
+	s, err := scheduler.New(w.site.loaded.SchedulerConfig(), deps)
 	if err != nil {
 		return nil, usageError(err)
 	}
