@@ -104,7 +104,7 @@ func (o *Outbox) MigrationSQL() string { return o.schema.SQL(o.conn.Dialect) }
 
 // Add writes messages in the caller's transaction, in their order: they are sent if and
 // only if it commits. One whose ID is there already is passed over. One statement for
-// up to 100 messages. It is for tables of the default prefix; see [Outbox.Add].
+// up to 100 messages or 1 MiB. It is for tables of the default prefix; see [Outbox.Add].
 //
 // An error that matches store.ErrUnavailable says that the database refused it, which
 // may pass; the transaction must be rolled back.
@@ -117,8 +117,21 @@ func (o *Outbox) Add(tx *gorm.DB, msgs ...Message) error {
 	return addTo(tx, o.t.messages, msgs)
 }
 
-// addMax is the most rows of one INSERT.
-const addMax = 100
+// The most of one INSERT: MariaDB takes no statement of more than 16 MiB.
+const (
+	addMax      = 100     // rows
+	addMaxBytes = 1 << 20 // of payloads, and one more
+)
+
+// addable is how many of the messages go into one INSERT.
+func addable(msgs []Message) int {
+	n, size := 0, 0
+	for n < min(len(msgs), addMax) && size < addMaxBytes {
+		size += len(msgs[n].Payload)
+		n++
+	}
+	return n
+}
 
 func addTo(tx *gorm.DB, table string, msgs []Message) error {
 	c, err := sqldialect.Within(tx)
@@ -133,7 +146,7 @@ func addTo(tx *gorm.DB, table string, msgs []Message) error {
 		ctx = context.Background() //nolint:forbidigo // a *gorm.DB without a context
 	}
 	for len(msgs) > 0 {
-		now := msgs[:min(len(msgs), addMax)]
+		now := msgs[:addable(msgs)]
 		msgs = msgs[len(now):]
 		args := make([]any, 0, 6*len(now))
 		for i := range now {

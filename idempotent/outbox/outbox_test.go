@@ -1,8 +1,10 @@
 package outbox_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"sync"
@@ -11,6 +13,7 @@ import (
 
 	"gorm.io/gorm"
 
+	"github.com/solotick/solotick/idempotent/message"
 	"github.com/solotick/solotick/idempotent/outbox"
 	"github.com/solotick/solotick/internal/sqldialect/sqlcount"
 	"github.com/solotick/solotick/store"
@@ -43,6 +46,26 @@ func TestMessageGoesWithItsTransaction(t *testing.T) {
 		}
 		if got := w.broker.got[1]; got.Key != "" || len(got.Payload) != 0 || got.Headers != nil {
 			w.Errorf("sent %+v, want an empty one", got)
+		}
+	})
+}
+
+// As many of the largest as are more than a server takes in one statement.
+func TestLargeMessages(t *testing.T) {
+	everywhere(t, func(w *world) {
+		large := make([]outbox.Message, 70)
+		for i := range large {
+			large[i] = outbox.Message{ID: fmt.Sprint(i), Topic: "orders", Payload: bytes.Repeat([]byte{byte(i)}, message.MaxPayload)}
+		}
+		w.add(large...)
+		w.turn(w.relay(outbox.Config{}))
+		for i, m := range w.broker.got {
+			if m.ID != large[i].ID || !bytes.Equal(m.Payload, large[i].Payload) {
+				w.Errorf("message %d is %s with %d bytes", i, m.ID, len(m.Payload))
+			}
+		}
+		if len(w.broker.got) != len(large) {
+			w.Errorf("%d messages", len(w.broker.got))
 		}
 	})
 }
