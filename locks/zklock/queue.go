@@ -22,21 +22,18 @@ func (a *attempt) transient(err error, try int) bool {
 	return backoff.Wait(a.ctx, backoff.Policy{Base: 10 * time.Millisecond, Max: a.d.pulse()}.Delay(try)) == nil
 }
 
-// wait returns when something has changed. Up to two ahead are all watched, and when
-// both have gone that is the grant: nobody can have come in between, and the end of
-// the own node would have been told before, as ZooKeeper tells what it is asked to
-// watch in the order in which it happened. From is then a moment before which the
-// leader knew of this session. In a longer line the last but one is watched: when it
-// goes, and mostly with it all before it, there is the hold of the last one to look at
-// the line again.
+// wait returns when something has changed. The last two ahead are watched. Where there
+// are no more and both have gone, that is the grant: nobody can have come in between,
+// and the end of the own node would have been told before, as ZooKeeper tells what it
+// is asked to watch in the order in which it happened. From is then a moment before
+// which the leader knew of this session. In a longer line one of the two goes first, in
+// turn the farther one: then, and mostly with it all before it, there is the hold of the
+// nearer one to look at the line again, which is watched by then.
 func (a *attempt) wait(h *hold, at standing) (from leaseclock.Instant, granted bool, err error) {
 	d := a.d
 	left := map[string]bool{a.path(at.next): true}
-	switch {
-	case at.ahead == 2:
+	if at.ahead > 1 {
 		left[a.path(at.second)] = true
-	case at.ahead > 2:
-		left = map[string]bool{a.path(at.second): true}
 	}
 	told := make(chan passed, 2*len(left))
 	for path := range left {
@@ -46,22 +43,19 @@ func (a *attempt) wait(h *hold, at standing) (from leaseclock.Instant, granted b
 	d.mu.Lock()
 	lost, changed, epoch := h.lostOf(), d.changed, d.epoch
 	d.mu.Unlock()
-	for path := range left {
-		from = leaseclock.Now()
-		exists, err := a.watch(path)
-		if err != nil {
-			return from, false, err
-		}
-		if !exists {
-			delete(left, path)
-		}
+	from = leaseclock.Now()
+	if err := a.watchAll(left); err != nil {
+		return from, false, err
+	}
+	if at.ahead > 2 && len(left) < 2 {
+		return from, false, nil
 	}
 	pulse := time.NewTicker(d.pulse())
 	defer pulse.Stop()
 	for len(left) > 0 {
 		select {
 		case p := <-told:
-			if from = p.contact; !p.deleted || p.epoch != epoch {
+			if from = p.contact; !p.deleted || p.epoch != epoch || at.ahead > 2 {
 				return from, false, nil
 			}
 			delete(left, p.path)
@@ -83,10 +77,33 @@ func (a *attempt) wait(h *hold, at standing) (from leaseclock.Instant, granted b
 			return from, false, fmt.Errorf("zklock: acquire: %w", context.Cause(a.ctx))
 		}
 	}
-	if at.ahead > 2 {
-		return from, false, nil
-	}
 	return a.first(h, from)
+}
+
+// watchAll watches nodes ahead, all at once, and takes those out that are gone.
+func (a *attempt) watchAll(paths map[string]bool) error {
+	type answer struct {
+		path   string
+		exists bool
+		err    error
+	}
+	answers := make(chan answer, len(paths))
+	for path := range paths {
+		go func() {
+			exists, err := a.watch(path)
+			answers <- answer{path, exists, err}
+		}()
+	}
+	var failed error
+	for range len(paths) {
+		switch w := <-answers; {
+		case w.err != nil:
+			failed = w.err
+		case !w.exists:
+			delete(paths, w.path)
+		}
+	}
+	return failed
 }
 
 // first makes sure that a grant which follows from what was told is worth something:
@@ -119,10 +136,16 @@ func (a *attempt) step() (context.Context, context.CancelFunc) {
 
 var errSilent = errors.New("no answer from the server")
 
-// watch sets a watch on the node ahead, unless there is one already: each would be
-// kept until the node goes.
+// watch sets a watch on the node ahead, unless there is one already, which tells all
+// who have subscribed: each would be kept until the node goes.
 func (a *attempt) watch(path string) (exists bool, err error) {
 	d := a.d
+	d.mu.Lock()
+	armed := d.armed[path]
+	d.mu.Unlock()
+	if armed {
+		return true, nil
+	}
 	ctx, cancel := a.step()
 	defer cancel()
 	_, err = call(ctx, d, "watch the one ahead", func() (*zk.Stat, error) {
@@ -131,11 +154,7 @@ func (a *attempt) watch(path string) (exists bool, err error) {
 		d.armed[path] = true // before the watch can fire
 		d.mu.Unlock()
 		if armed {
-			_, stat, err := d.conn.Exists(path)
-			if err == nil && stat.Czxid == 0 {
-				err = zk.ErrNoNode
-			}
-			return stat, err
+			return nil, nil //nolint:nilnil // nobody looks at it
 		}
 		_, stat, _, err := d.conn.GetW(path)
 		if err != nil { // others may rely on it

@@ -101,6 +101,58 @@ func TestRequests(t *testing.T) {
 	})
 }
 
+// In a line of any length a waiter makes its node, looks at the line when it comes and
+// when the last but one before it goes, and watches three nodes, its own included; it
+// asks for the last one again where that goes while it looks.
+func TestLongLineRequests(t *testing.T) {
+	t.Parallel()
+	server := testenv.SharedZooKeeper(t)
+	prefix := "/" + server.Name
+	c := dialConsole(t, server.Addr)
+	holder := opened(t, server.Addr, prefix)
+	r := request("k")
+	r.TTL = time.Minute
+	h := hold(t, holder, r)
+	const n = 6
+	counts := make([]counter, n)
+	drivers := make([]*zklock.Driver, n)
+	won := make([]chan driver.Hold, n)
+	for i := range n {
+		drivers[i] = opened(t, server.Addr, prefix, zklock.WithDialer(counts[i].dial), zklock.WithSessionTimeout(10*time.Second))
+		counts[i].take()
+		won[i] = make(chan driver.Hold, 1)
+		go func() {
+			r := request("k")
+			g, err := drivers[i].AcquireQueued(within(t, patience), r)
+			if err != nil {
+				t.Errorf("waiter %d: %v", i, err)
+			}
+			won[i] <- driver.Hold{Request: r, Fence: g.Fence}
+		}()
+		watches := min(3, i+2)
+		await(t, "a place in line", patience, func() bool {
+			counts[i].mu.Lock()
+			defer counts[i].mu.Unlock()
+			return len(c.line(prefix, "k")) == i+2 && counts[i].n[opGetData] == watches
+		})
+	}
+	from := holder
+	for i := range n {
+		wantReleased(t, from, h, driver.ReleasedOK)
+		h, from = <-won[i], drivers[i]
+		got := counts[i].take()
+		delete(got, opSync) // signs of life, where the machine is slow
+		looks, watches := 1, i+2
+		if i >= 2 {
+			looks, watches = 2, 4
+		}
+		if got[opCreate] != 1 || got[opGetData] > watches || got[opChildren] > looks || len(got) != 3 {
+			t.Errorf("waiter %d: requests by operation %v", i, got)
+		}
+	}
+	wantReleased(t, from, h, driver.ReleasedOK)
+}
+
 // Requests that need not wait for each other do not.
 func TestRoundTrips(t *testing.T) {
 	server := testenv.SharedZooKeeper(t)
