@@ -5,11 +5,15 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
+	mysqldriver "github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/libtnb/sqlite"
 	"gorm.io/driver/mysql"
 	"gorm.io/driver/postgres"
@@ -43,11 +47,11 @@ var (
 	}
 )
 
-// pool is a database whose statements are counted and, while listening is on,
-// remembered.
+// pool is a database whose statements are, while listening is on, remembered, and on
+// SQLite counted.
 type pool struct {
 	*sql.DB
-	sent *atomic.Int64
+	sent *atomic.Int64 // nil where it is counted below
 
 	mu       sync.Mutex
 	listener func(s statement)
@@ -60,7 +64,9 @@ type statement struct {
 }
 
 func (p *pool) note(s statement) {
-	p.sent.Add(1)
+	if p.sent != nil {
+		p.sent.Add(1)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.listener != nil {
@@ -104,14 +110,32 @@ func open(dialector gorm.Dialector, sent *atomic.Int64) (*gorm.DB, *pool, error)
 
 type opener func(e *env, sent *atomic.Int64) (*gorm.DB, *pool, error)
 
+// openPostgres counts what is written to the connections, for not all statements go
+// through the pool: those who wait in line have connections of their own.
 func openPostgres(e *env, sent *atomic.Int64) (*gorm.DB, *pool, error) {
-	return open(postgres.Open(e.postgres()), sent)
+	cfg, err := pgx.ParseConfig(e.postgres())
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg.DialFunc = dial(sent)
+	return open(postgres.New(postgres.Config{Conn: stdlib.OpenDB(*cfg)}), nil)
 }
 
 // openMariaDB has the driver put values into the texts, as solotick's plugin does:
 // else each statement would be prepared, run and closed.
 func openMariaDB(e *env, sent *atomic.Int64) (*gorm.DB, *pool, error) {
-	return open(mysql.Open(e.mariadb()+"&interpolateParams=true"), sent)
+	cfg, err := mysqldriver.ParseDSN(e.mariadb() + "&interpolateParams=true")
+	if err != nil {
+		return nil, nil, err
+	}
+	connect, network := dial(sent), fmt.Sprintf("counted-%p", sent)
+	mysqldriver.RegisterDialContext(network, func(ctx context.Context, addr string) (net.Conn, error) { return connect(ctx, "tcp", addr) })
+	cfg.Net = network
+	connector, err := mysqldriver.NewConnector(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return open(mysql.New(mysql.Config{Conn: sql.OpenDB(connector)}), nil)
 }
 
 func openSQLite(e *env, sent *atomic.Int64) (*gorm.DB, *pool, error) {
@@ -301,7 +325,6 @@ func openAdvisory(connect opener, q advisory) func(context.Context, *env, string
 			return process{}, err
 		}
 		ask := func(ctx context.Context, conn *sql.Conn, text, key string) error {
-			sent.Add(1)
 			var ok bool
 			err := conn.QueryRowContext(ctx, text, key).Scan(&ok)
 			if err == nil && !ok {
