@@ -35,6 +35,7 @@
 // connection of the pool for 10 s at most: eight of them for a driver, and no more than
 // half of the pool. The others wait like all do in the other modes: woken by NOTIFY on
 // PostgreSQL (over one connection a driver), else they poll. On SQLite waiters poll.
+// PostgreSQL writes the ends of such waits into its log, as lock timeout or canceled.
 //
 // Through a pooler that shares connections between clients (PgBouncer's transaction
 // mode) nobody stands in line: see [Pooled].

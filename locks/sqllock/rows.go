@@ -60,9 +60,16 @@ func (r *rows) do(ctx context.Context, what string, fn func(*texts) error) error
 	}
 	// A deadlock or a conflict of snapshots is over as soon as it is told, and tried
 	// again. A wait that came to its limit is not: it has used up the time for it.
-	early, cancel := context.WithTimeout(ctx, limit(ctx)*2/3)
-	defer cancel()
-	try := func() error { return r.conn.Retry(early, func() error { return fn(q) }) }
+	early := time.Now().Add(limit(ctx) * 2 / 3)
+	try := func() error {
+		err := fn(q)
+		if r.conn.Classify(err) != sqldialect.Busy || !time.Now().Before(early) {
+			return err
+		}
+		ctx, cancel := context.WithDeadline(ctx, early)
+		defer cancel()
+		return r.conn.Retry(ctx, func() error { return fn(q) })
+	}
 	err = try()
 	if r.conn.Classify(err) == sqldialect.Schema {
 		if up := r.schema.Up(ctx, r.conn); up != nil {
