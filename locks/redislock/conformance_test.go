@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/solotick/solotick/internal/faultproxy"
 	"github.com/solotick/solotick/internal/testenv"
 	"github.com/solotick/solotick/locks/driver"
 	"github.com/solotick/solotick/locks/lockstest"
@@ -27,6 +28,22 @@ func TestConformanceFair(t *testing.T) {
 	}
 	s := testenv.SharedRedis(t)
 	lockstest.Run(t, harness(t, s.Addr, s.DB, redislock.Fair()))
+}
+
+// All traffic through a proxy, as slow as a network, which cuts every connection where
+// the suite asks for a restart.
+func TestConformanceThroughAProxy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	s := testenv.SharedRedis(t)
+	p := faultproxy.Start(t, s.Addr)
+	p.Delay(faultproxy.Both, time.Millisecond)
+	h := harness(t, s.Addr, s.DB)
+	h.New = func(tb testing.TB) driver.Driver { return open(tb, client(p.Addr(), s.DB)) }
+	h.Restart = func(testing.TB) { p.Reset() }
+	h.TTL = 2 * time.Second
+	lockstest.Run(t, h)
 }
 
 // With its data on disk, Redis keeps grants and fences over a restart.

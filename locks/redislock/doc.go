@@ -22,7 +22,7 @@
 // first and pushes that to him over the one subscription of his process. A waiter whose
 // process has gone is passed over: on one server because nobody listens on its channel,
 // in a cluster because it has shown no sign of life for 50 s. The TTL of a pushed grant
-// is counted from the waiter's last sign of life; where that is older than half a TTL,
+// is counted from the waiter's last sign of life; where that is older than a third of a TTL,
 // the waiter confirms the grant first, which is one more round trip. 64 waiters in as
 // many processes send about three requests a second while they wait. Who does not wait
 // (TryAcquire) may take a key that a dead holder left free before the first in line
@@ -75,4 +75,7 @@
 // A lock called NAME has the record solotick:{NAME} while it is held, a counter
 // with :f that goes a day after its last use, with :q the line of those who wait (in a
 // cluster with :h too), and with :x the tokens refused for a TTL. Nothing else is kept.
+// A line of which nobody lives goes with the holder's next renewal or, where the holder
+// is dead too, a quarter of its TTL after it (1 s at least); in a cluster 50 s after the
+// last sign of life.
 package redislock

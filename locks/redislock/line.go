@@ -134,7 +134,7 @@ func (w *waiting) listen(ctx context.Context, pause time.Duration) (driver.Grant
 			if p.n <= w.floor {
 				continue // of a grant that has ended: this process stood still
 			}
-			if w.alive.IsZero() || time.Since(w.alive) > w.r.TTL/2 {
+			if w.alive.IsZero() || time.Since(w.alive) > w.r.TTL/3 {
 				// The TTL may have begun any time since: look, which starts it anew.
 				return driver.Grant{}, nil
 			}
@@ -159,8 +159,10 @@ func earlier(a, b time.Time) time.Time {
 
 // over is when the last in line looks at a key whose holder's TTL has that much left.
 func (w *waiting) over(left time.Duration) time.Time {
-	if left < 0 {
-		left = looksMost // it has no end: not a record of ours
+	// Meanwhile the key may go to somebody in line, who mostly wants it for as long as
+	// this one does.
+	if often := max(w.r.TTL, time.Second); left < 0 || left > often {
+		left = often // below 0 it has no end: not a record of ours
 	}
 	return time.Now().Add(left + time.Millisecond + backoff.Jitter(w.r.TTL/100, 1))
 }

@@ -153,6 +153,48 @@ func TestDeadWaiterIsPassedOver(t *testing.T) {
 	}
 }
 
+// A line of which nobody lives goes while the holder renews, and with the holder.
+func TestDeadWaitersLeaveNoLine(t *testing.T) {
+	t.Parallel()
+	s := testenv.SharedRedis(t)
+	admin := console(t, s.Addr, s.DB)
+	k := redislock.RedisKey(redislock.DefaultPrefix, "k")
+	const ttl = 6 * time.Second
+	lease := try(t, locker(t, open(t, client(s.Addr, s.DB)), locks.Config{TTL: ttl, RenewInterval: ttl / 6}), "k")
+	r := request("k")
+	r.TTL = ttl
+	turns := make(chan turn, 3)
+	for i := range 3 {
+		p := faultproxy.Start(t, s.Addr)
+		r.Token = driver.NewToken()
+		stand(t.Context(), process(t, p.Addr(), s.DB), i, r, turns)
+		inLine(t, admin, "k", int64(i+1))
+		defer p.Refuse()
+		if i == 2 { // the last one lives, until it gives up
+			break
+		}
+		p.Refuse()
+	}
+	if line, record := admin.PTTL(t.Context(), k+":q").Val(), admin.PTTL(t.Context(), k).Val(); line <= 0 || line > record+ttl/4+time.Second {
+		t.Errorf("the line lives for %v, the record for %v", line, record)
+	}
+	inLine(t, admin, "k", 1)
+	for range 2 {
+		if got := <-turns; got.err == nil || got.who == 2 {
+			t.Errorf("%+v", got)
+		}
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := <-turns; got.err != nil || got.who != 2 {
+		t.Errorf("%+v", got)
+	}
+	if n := admin.Exists(t.Context(), k+":q").Val(); n != 0 {
+		t.Error("the line is left")
+	}
+}
+
 // A holder that dies costs its TTL, wherever the waiters thought they stood.
 func TestDeadHolderInTheLine(t *testing.T) {
 	s := testenv.SharedRedis(t)

@@ -16,12 +16,15 @@ const (
 	fenceLife = 24 * time.Hour
 	// A waiter in line looks between looksMost and looksLeast apart, to show that it
 	// lives and whether a message was lost: the longer the line the more seldom, so
-	// that all of it together looks looksPerSecond times a second. One that has not
-	// done so for presence is not served.
+	// that all of it together looks looksPerSecond times a second. In a cluster one that
+	// has not done so for presence is not served.
 	looksMost      = 3 * time.Second
 	looksLeast     = 20 * time.Second
 	looksPerSecond = 3
 	presence       = 50 * time.Second
+	// lineGrace is how much longer than the holder's TTL a line lives at the least; a
+	// quarter of the TTL where that is more.
+	lineGrace = time.Second
 )
 
 // script is one request to Redis. Its keys are those of the locks that it is about,
@@ -63,6 +66,7 @@ func newScripts(cluster bool) *scripts {
 	text := strings.NewReplacer(
 		"$FENCE_LIFE", fmt.Sprint(fenceLife.Milliseconds()),
 		"$PRESENCE", fmt.Sprint(presence.Milliseconds()),
+		"$GRACE", fmt.Sprint(lineGrace.Milliseconds()),
 		"$DEAF", fmt.Sprint(!cluster),
 		"$HELD", held, "$OURS", ours, "$RENEWED", renewed, "$REFUSED", refused,
 	)
@@ -79,8 +83,8 @@ func newScripts(cluster bool) *scripts {
 	}
 	return &scripts{
 		acquire: compile("acquire", all, luaAcquireFree, luaCounter, luaServe, luaAcquire),
-		enqueue: compile("enqueue", all, luaAcquireFree, luaCounter, luaServe, luaEnqueue),
-		renew:   compile("renew", all[:1], luaRenew),
+		enqueue: compile("enqueue", all, luaAcquireFree, luaCounter, luaKeep, luaServe, luaEnqueue),
+		renew:   compile("renew", all[:1], luaKeep, luaRenew),
 		release: compile("release", all, luaGiveBack, luaHandOver, luaCounter, luaServe, luaRelease),
 		force:   compile("force release", all, luaCounter, luaServe, luaForce),
 		look:    compile("look", []string{"", ":q"}, luaLook),
@@ -207,9 +211,11 @@ if not v or string.sub(v, 1, 32) ~= token then
     end
     redis.call('ZADD', KEYS[3], string.format('%.0f', place), member)
   end
-  redis.call('PEXPIRE', KEYS[3], $PRESENCE)
-  if not $DEAF then
+  if $DEAF then
+    keep(KEYS[3], math.max(ttl, redis.call('PTTL', KEYS[1])))
+  else
     redis.call('ZADD', KEYS[5], string.format('%.0f', now + $PRESENCE * 1000), member)
+    redis.call('PEXPIRE', KEYS[3], $PRESENCE)
     redis.call('PEXPIRE', KEYS[5], $PRESENCE)
   end
   if string.sub(flags, 1, 1) ~= 'q' then count(last, 'q') end
@@ -230,13 +236,35 @@ if ARGV[6] == '1' then redis.call('PUBLISH', channel, 's' .. token) end
 return {0, v or '', redis.call('PTTL', KEYS[1]), redis.call('ZRANK', KEYS[3], member), redis.call('ZCARD', KEYS[3]), last}
 `
 
+// Keep lets a line live a little longer than the grant that it waits for, so that its
+// order is there when the last in line looks. A line of which nobody lives so goes with
+// the holder, and before that with the holder's next renewal, which looks whether the
+// first in line is there.
+const luaKeep = `
+local function keep(line, ttl)
+  redis.call('PEXPIRE', line, math.floor(ttl + math.max(ttl / 4, $GRACE)))
+end
+`
+
 const luaRenew = `
+local function attend(line, ttl)
+  keep(line, ttl)
+  while true do
+    local member = redis.call('ZRANGE', line, 0, 0)[1]
+    if not member then return end
+    local channel = string.match(member, '^%x+ %d+ (%S+) ')
+    if redis.call('PUBLISH', channel, 's' .. string.sub(member, 1, 32)) > 0 then return end
+    redis.call('ZREM', line, member)
+  end
+end
 local out = {}
 for i = 1, #KEYS do
   local a = (i - 1) * 3
   local v = redis.call('GET', KEYS[i])
   if $RENEWED then
     redis.call('PEXPIRE', KEYS[i], ARGV[a + 3])
+    -- Not in a cluster, where all keys of a script are to be named.
+    if $DEAF and string.sub(v, 50, 50) == 'q' then attend(KEYS[i] .. ':q', ARGV[a + 3]) end
     out[i] = 1
   else
     out[i] = 0
