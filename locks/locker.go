@@ -22,6 +22,7 @@ type Locker struct {
 	watcher driver.LossWatcher
 	teller  driver.LossTeller
 	inspect driver.Inspector
+	survey  driver.Surveyor
 	limits  driver.Limits
 	cfg     Config // with defaults
 	usual   terms  // of a lease without options
@@ -68,6 +69,7 @@ func New(d driver.Driver, cfg Config) (*Locker, error) {
 	l.watcher, _ = driver.As[driver.LossWatcher](d)
 	l.teller, _ = driver.As[driver.LossTeller](d)
 	l.inspect, _ = driver.As[driver.Inspector](d)
+	l.survey, _ = driver.As[driver.Surveyor](d)
 	if lim, ok := driver.As[driver.Limiter](d); ok {
 		l.limits = lim.Limits()
 	}

@@ -14,8 +14,9 @@ import (
 const surveyAtOnce = 8
 
 // Survey returns the holders of those of the keys that are held, in the order of keys:
-// by one request where the backend can, and by one for each key elsewhere. Errors are
-// those of [Locker.Inspect], but ErrFree.
+// by one request where the backend can, and by one for each key elsewhere. What remains
+// of their leases, and how many wait, may be left out. Errors are those of
+// [Locker.Inspect], but ErrFree.
 func (l *Locker) Survey(ctx context.Context, keys []string) ([]Holder, error) {
 	for _, key := range keys {
 		if err := checkKey(key, l.limits.MaxKeyBytes); err != nil {
@@ -27,8 +28,8 @@ func (l *Locker) Survey(ctx context.Context, keys []string) ([]Holder, error) {
 	}
 	var found []Holder
 	err := l.look(ctx, keys[0], func(ctx context.Context) (err error) {
-		if s, ok := l.inspect.(driver.Surveyor); ok {
-			found, err = s.Survey(ctx, keys)
+		if l.survey != nil {
+			found, err = l.survey.Survey(ctx, keys)
 		} else {
 			found, err = surveyEach(ctx, l.inspect, keys)
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/solotick/solotick/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -12,5 +14,5 @@ func TestMain(m *testing.M) {
 		replica(path)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(testenv.Main(m), goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1")) // a cache of GORM's has a goroutine that nothing ends
 }

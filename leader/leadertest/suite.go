@@ -214,6 +214,9 @@ func testOutageIsOutlived(t *testing.T, h Harness) {
 		f.await(term.Done(), h.TTL+bound, "the end of the term")
 		f.quiet(outage, "no candidate can reach the backend")
 		for _, r := range f.runners {
+			if h.Around == nil { // one in line learns of it from its driver, within a few seconds
+				f.unhealthy(r, bound)
+			}
 			health := r.Elector.Health()
 			if !errors.Is(health.Err, leader.ErrUnavailable) {
 				t.Errorf("round %d: candidate %d's health in the outage is %v, want ErrUnavailable", round, r.n, health.Err)
@@ -298,17 +301,28 @@ func testChangesAreObserved(t *testing.T, h Harness) {
 // healthy waits until a candidate's health is good.
 func (f *field) healthy(r *runner, within time.Duration) {
 	f.Helper()
+	f.health(r, within, func(err error) bool { return err == nil })
+}
+
+// unhealthy waits until it is not.
+func (f *field) unhealthy(r *runner, within time.Duration) {
+	f.Helper()
+	f.health(r, within, func(err error) bool { return err != nil })
+}
+
+func (f *field) health(r *runner, within time.Duration, is func(error) bool) {
+	f.Helper()
 	limit := time.NewTimer(within)
 	defer limit.Stop()
 	for {
 		changed := r.Elector.Changed()
-		if r.Elector.Err() == nil {
+		if is(r.Elector.Err()) {
 			return
 		}
 		select {
 		case <-changed:
 		case <-limit.C:
-			f.Fatalf("candidate %d is not healthy within %v: %v", r.n, within, r.Elector.Err())
+			f.Fatalf("candidate %d: health %v after %v", r.n, r.Elector.Err(), within)
 		}
 	}
 }

@@ -84,6 +84,7 @@ type Inspector interface {
 // Surveyor is an Inspector that looks at several keys by one request.
 type Surveyor interface {
 	// Survey returns the holders of those of the keys that are held, in any order.
+	// Their Remaining and Waiters may be left out.
 	Survey(ctx context.Context, keys []string) ([]Holder, error)
 }
 

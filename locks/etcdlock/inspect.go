@@ -67,6 +67,35 @@ func (d *Driver) List(ctx context.Context, prefix string, limit int) ([]driver.H
 	return hs, d.remaining(ctx, hs, leases)
 }
 
+// surveyMax is how many keys one transaction reads; servers take 128 operations by
+// default.
+const surveyMax = 100
+
+// Survey implements [driver.Surveyor] by one request for 100 keys. It does not tell what
+// remains of a session.
+func (d *Driver) Survey(ctx context.Context, keys []string) ([]driver.Holder, error) {
+	if err := ended(ctx, "survey"); err != nil {
+		return nil, err
+	}
+	var hs []driver.Holder
+	for some := range slices.Chunk(keys, surveyMax) {
+		ops := make([]clientv3.Op, len(some))
+		for i, key := range some {
+			ops[i] = clientv3.OpGet(d.dir(key), clientv3.WithPrefix())
+		}
+		resp, err := d.client.Txn(clientv3.WithRequireLeader(ctx)).Then(ops...).Commit()
+		if err != nil {
+			return nil, fail("survey", err)
+		}
+		for _, r := range resp.Responses {
+			if line := d.line(r.GetResponseRange().Kvs); len(line) > 0 {
+				hs = append(hs, d.holder(line))
+			}
+		}
+	}
+	return hs, nil
+}
+
 // remaining fills in how long the holders' sessions live if they are not renewed.
 func (d *Driver) remaining(ctx context.Context, hs []driver.Holder, leases []int64) error {
 	ctx = clientv3.WithRequireLeader(ctx)

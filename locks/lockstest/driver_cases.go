@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -579,6 +580,24 @@ func inspects(b *bench) {
 	wantList(prefix+"a", 100, "a", "a%25", "a_")
 	wantList(prefix+"a_", 100, "a_")
 	wantList(prefix+"z", 100)
+
+	if s, ok := driver.As[driver.Surveyor](other); ok {
+		keys := []string{b.key("free"), over.Key}
+		want := map[string]int64{}
+		for _, h := range holds {
+			keys, want[h.Key] = append(keys, h.Key), h.Fence
+		}
+		hs, err := s.Survey(ctx, keys)
+		got := map[string]int64{}
+		for _, h := range hs {
+			if got[h.Key] = h.Fence; h.Label != holds[0].Label {
+				b.Errorf("Survey shows %+v, want the label %q", h, holds[0].Label)
+			}
+		}
+		if err != nil || len(hs) != len(holds) || !maps.Equal(got, want) {
+			b.Errorf("Survey = %v, %v; want %v", got, err, want)
+		}
+	}
 
 	if out, err := i.ForceRelease(ctx, holds[0].Key); err != nil || out != driver.ReleasedOK {
 		b.Errorf("ForceRelease = %v, %v", out, err)

@@ -64,8 +64,11 @@ func NewRow(db *gorm.DB, opts ...Option) (*Row, error) {
 // Serves implements [driver.Partial]: who holds a row is not known before the end of
 // the transaction, and nobody else can end it.
 func (r *Row) Serves(iface any) bool {
-	_, inspector := iface.(*driver.Inspector)
-	return !inspector
+	switch iface.(type) {
+	case *driver.Inspector, *driver.Surveyor:
+		return false
+	}
+	return true
 }
 
 // Limits implements [driver.Limiter]. MySQL and MariaDB end a silent connection by

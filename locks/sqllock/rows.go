@@ -291,6 +291,24 @@ func (r *rows) List(ctx context.Context, prefix string, limit int) ([]driver.Hol
 	return out, err
 }
 
+// Survey implements [driver.Surveyor] by one statement. It does not tell how many wait.
+func (r *rows) Survey(ctx context.Context, keys []string) ([]driver.Holder, error) {
+	names := make([]any, len(keys))
+	for i, key := range keys {
+		names[i] = r.text(key)
+	}
+	var out []driver.Holder
+	err := r.do(ctx, "survey", func(q *texts) error {
+		out = nil
+		return r.conn.Query(ctx, q.survey+r.conn.List(len(names)), names, func(row sqldialect.Rows) error {
+			h, err := scan(row)
+			out = append(out, h)
+			return err
+		})
+	})
+	return out, err
+}
+
 // after is the first text in byte order that does not begin with prefix and
 // follows those that do; "" if there is none. It is valid UTF-8, whose byte order
 // is that of its code points.

@@ -27,6 +27,7 @@ type statements struct {
 	handOver string
 
 	holder, list, listBelow string
+	survey                  string // followed by a list of names
 }
 
 // pieces of the statements that are the same everywhere.
@@ -72,6 +73,7 @@ func newStatements(table string, d *sqldialect.Dialect, mariadb bool) statements
 	}
 	read := "SELECT name, token, fence, label, since_us, until_us - " + d.NowMicros + " FROM " + table
 	q.holder = read + " WHERE name = ? AND " + p.live
+	q.survey = read + " WHERE " + p.live + " AND name IN "
 	q.list = read + " WHERE name >= ? AND " + p.live + " ORDER BY name LIMIT ?"
 	q.listBelow = read + " WHERE name >= ? AND name < ? AND " + p.live + " ORDER BY name LIMIT ?"
 	switch d {
