@@ -82,13 +82,16 @@ func TestFrozenReplica(t *testing.T) {
 
 // TestKilledReplicas: SIGKILL in the middle of runs, again and again.
 func TestKilledReplicas(t *testing.T) {
-	for _, gate := range []scheduler.Gate{scheduler.GateLock, scheduler.GateLeader, scheduler.GateNone} {
-		t.Run(string(gate), func(t *testing.T) {
+	for name, partitions := range map[string]int{"lock": 0, "leader": 0, "none": 0, "leader, shared out": 8} {
+		gate, _, _ := strings.Cut(name, ",")
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			// Each tick is owed a run, also where the one before is retaken late.
 			job := planJob{Name: "long", Spec: "@every 6s", For: 1500 * time.Millisecond, Misfire: scheduler.MisfireFireAll, Overlap: scheduler.OverlapBufferAll}
 			short := planJob{Name: "short", Spec: "@every 1s", For: 5 * time.Millisecond, Misfire: scheduler.MisfireFireAll, Overlap: scheduler.OverlapBufferAll}
-			c := start(t, 3, fast(gate, job, short))
+			p := fast(scheduler.Gate(gate), job, short)
+			p.Partitions = partitions
+			c := start(t, 3, p)
 			from := time.Now().Add(500 * time.Millisecond)
 			var last time.Time
 			started := 3

@@ -50,17 +50,18 @@ func TestMain(m *testing.M) {
 
 // plan is what a replica does.
 type plan struct {
-	Name    string
-	DB      string // store and effects
-	LockDB  string // lock database, by default the store's
-	Gate    scheduler.Gate
-	Lease   time.Duration
-	LockTTL time.Duration
-	Offset  time.Duration
-	Mode    store.Mode
-	After   time.Duration
-	Recover time.Duration
-	Jobs    []planJob
+	Name       string
+	DB         string // store and effects
+	LockDB     string // lock database, by default the store's
+	Gate       scheduler.Gate
+	Partitions int // of gate leader; 0 for one leader
+	Lease      time.Duration
+	LockTTL    time.Duration
+	Offset     time.Duration
+	Mode       store.Mode
+	After      time.Duration
+	Recover    time.Duration
+	Jobs       []planJob
 }
 
 // planJob is a job that holds on for a while and then writes its effect, guarded
@@ -145,18 +146,24 @@ func work(text string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, locker.Close(context.WithoutCancel(ctx))) }()
-	elector, err := leader.FromLocks(locker, locks.Key("e2e", "leader"), leader.Config{Label: p.Name, TTL: p.LockTTL})
+	deps := scheduler.Deps{
+		Store: st, Locker: locker,
+		Logger:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})),
+		Listeners: []scheduler.Listener{scheduler.ListenerFunc(p.listen)},
+	}
+	lead := leader.Config{Label: p.Name, TTL: p.LockTTL}
+	if p.Partitions > 0 {
+		deps.Shares, err = leader.NewShares(locker, locks.Key("e2e", "leader"), leader.SharesConfig{Config: lead, Partitions: p.Partitions})
+	} else {
+		deps.Elector, err = leader.FromLocks(locker, locks.Key("e2e", "leader"), lead)
+	}
 	if err != nil {
 		return err
 	}
 	s, err := scheduler.New(scheduler.Config{
 		Namespace: "e2e", Gate: p.Gate, Lease: p.Lease, ClockOffset: p.Offset, Label: p.Name, PollInterval: 500 * time.Millisecond,
 		Degradation: scheduler.Degradation{Mode: p.Mode, After: p.After, RecoverAfter: p.Recover},
-	}, scheduler.Deps{
-		Store: st, Locker: locker, Elector: elector,
-		Logger:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})),
-		Listeners: []scheduler.Listener{scheduler.ListenerFunc(p.listen)},
-	})
+	}, deps)
 	if err != nil {
 		return err
 	}
