@@ -38,8 +38,16 @@ func TestOnlyFairKeepsTryingOutOfTheLine(t *testing.T) {
 	s := testenv.SharedRedis(t)
 	admin := console(t, s.Addr, s.DB)
 	d := process(t, s.Addr, s.DB)
-	h := hold(t, d, request("k"))
 	turns := make(chan turn, 1)
+	// Once for the subscription: when it comes into force, who waits looks again.
+	h := hold(t, d, request("before"))
+	stand(t.Context(), d, 0, request("before"), turns)
+	inLine(t, admin, "before", 1)
+	released(t, d, h, driver.ReleasedOK)
+	if got := <-turns; got.err != nil {
+		t.Fatal(got.err)
+	}
+	h = hold(t, d, request("k"))
 	stand(t.Context(), d, 0, request("k"), turns)
 	inLine(t, admin, "k", 1)
 	if err := admin.Del(t.Context(), redislock.RedisKey(redislock.DefaultPrefix, "k")).Err(); err != nil {
