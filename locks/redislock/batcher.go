@@ -243,17 +243,21 @@ func (b *batcher) exec(ctx context.Context, commands []*command, text bool) {
 	for i, c := range commands {
 		sent[i] = c.cmd(ctx, text)
 	}
+	var failed error
 	if len(sent) == 1 {
-		_ = b.rdb.Process(ctx, sent[0]) // the command has the error
+		failed = b.rdb.Process(ctx, sent[0])
 	} else {
 		pipe := b.rdb.Pipeline()
 		for _, cmd := range sent {
 			_ = pipe.Process(ctx, cmd)
 		}
-		_, _ = pipe.Exec(ctx)
+		_, failed = pipe.Exec(ctx)
 	}
 	for i, c := range commands {
 		c.val, c.err = sent[i].Result()
+		if c.val == nil && c.err == nil {
+			c.err = failed // a connection or a login that failed is not told to every command
+		}
 	}
 }
 

@@ -58,22 +58,39 @@ func (d *Driver) List(ctx context.Context, prefix string, limit int) ([]driver.H
 	var out []driver.Holder
 	for len(names) > 0 && len(out) < limit {
 		n := min(len(names), limit-len(out), scanCount)
-		commands := make([]*command, n)
-		for i, name := range names[:n] {
-			commands[i] = &command{script: d.scripts.look, keys: []string{RedisKey(d.prefix, name)}}
-		}
-		if err := d.send.run(ctx, commands...); err != nil {
+		some, err := d.lookAt(ctx, names[:n])
+		if err != nil {
 			return nil, explain("list", err)
 		}
-		for i, c := range commands {
-			if c.err != nil {
-				return nil, explain("list", c.err)
-			}
-			if h, held := looked(names[i], c.val); held { // some end meanwhile
-				out = append(out, h)
-			}
-		}
+		out = append(out, some...) // some end meanwhile
 		names = names[n:]
+	}
+	return out, nil
+}
+
+// Survey implements [driver.Surveyor] by one pipeline.
+func (d *Driver) Survey(ctx context.Context, keys []string) ([]driver.Holder, error) {
+	out, err := d.lookAt(ctx, keys)
+	return out, explain("survey", err)
+}
+
+// lookAt answers those of the keys that are held.
+func (d *Driver) lookAt(ctx context.Context, keys []string) ([]driver.Holder, error) {
+	commands := make([]*command, len(keys))
+	for i, key := range keys {
+		commands[i] = &command{script: d.scripts.look, keys: []string{RedisKey(d.prefix, key)}}
+	}
+	if err := d.send.run(ctx, commands...); err != nil {
+		return nil, err
+	}
+	var out []driver.Holder
+	for i, c := range commands {
+		if c.err != nil {
+			return nil, c.err
+		}
+		if h, held := looked(keys[i], c.val); held {
+			out = append(out, h)
+		}
 	}
 	return out, nil
 }
