@@ -144,12 +144,12 @@ var laws = []rule{
 	},
 	{
 		from:   []string{"leader/etcdleader"},
-		may:    all(base, etcdClient, []string{"leader", "leader/driver", "locks", "locks/driver"}),
+		may:    all(base, etcdClient, []string{"leader", "leader/driver", "locks", "locks/driver", "locks/etcdlock"}),
 		reason: "a backend links its seam and its one client",
 	},
 	{
 		from:   []string{"leader/zkleader"},
-		may:    all(base, zkClient, []string{"leader", "leader/driver", "locks", "locks/driver"}),
+		may:    all(base, zkClient, []string{"leader", "leader/driver", "locks", "locks/driver", "locks/zklock"}),
 		reason: "a backend links its seam and its one client",
 	},
 	{

@@ -2,6 +2,7 @@ package leadertest_test
 
 import (
 	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/solotick/solotick/internal/faultproxy"
 	"github.com/solotick/solotick/internal/testenv"
 	"github.com/solotick/solotick/leader"
+	leaderdriver "github.com/solotick/solotick/leader/driver"
 	"github.com/solotick/solotick/leader/leadertest"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
@@ -124,6 +126,35 @@ func TestLocksOnServers(t *testing.T) {
 				New: func(t *testing.T, election string, cfg leader.Config) leadertest.Candidate {
 					l, cut := b.locker(t, at, cfg.TTL)
 					e, err := leader.FromLocks(l, election, cfg)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return leadertest.Candidate{Elector: e, Cut: cut}
+				},
+				Depose: func(t *testing.T, election string) {
+					l, _ := b.locker(t, at, b.ttl)
+					if _, err := l.ForceRelease(t.Context(), election); err != nil {
+						t.Fatal(err)
+					}
+				},
+			})
+		})
+	}
+}
+
+// The elections that etcdleader and zkleader make: of the drivers with a queue.
+func TestElectionsOnServers(t *testing.T) {
+	for _, name := range []string{"etcd", "zookeeper"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := backends[name]
+			at := b.place(t)
+			leadertest.Run(t, leadertest.Harness{
+				TTL: b.ttl, Handover: b.handover, Pushed: true,
+				New: func(t *testing.T, election string, cfg leader.Config) leadertest.Candidate {
+					d, cut := b.openAt(t, at)
+					t.Cleanup(func() { _ = d.(io.Closer).Close() }) // one that is cut off cannot end its session
+					e, err := leader.New(leaderdriver.FromQueue(d.(leaderdriver.QueueLock)), election, cfg)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -24,6 +24,8 @@ type Harness struct {
 	// Depose ends the term of an election at the backend behind its holder's back.
 	// Nil leaves out the tests that need it.
 	Depose func(t *testing.T, election string)
+	// Pushed says that changes of the leader are pushed to those who observe.
+	Pushed bool
 	// NoObserve says that the backend cannot tell who leads.
 	NoObserve bool
 	// Around runs the body of each test; synctest.Test fits a backend in memory.

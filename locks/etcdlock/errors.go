@@ -15,6 +15,9 @@ import (
 // that nothing of the request is left.
 var errSession = errors.New("etcdlock: the session has ended")
 
+// errClosed is the answer of a driver that was closed.
+var errClosed = errors.New("etcdlock: the driver is closed")
+
 // refused are the answers by which etcd says that it did not carry out a request.
 var refused = []error{
 	rpctypes.ErrNoLeader, rpctypes.ErrLeaseNotFound, rpctypes.ErrPermissionDenied, rpctypes.ErrNoSpace,

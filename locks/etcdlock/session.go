@@ -66,7 +66,7 @@ func (d *Driver) session(ctx context.Context, ttl time.Duration) (*session, erro
 		f = &flight{done: make(chan struct{})}
 		if !d.spawn(func() { d.open(seconds, f) }) {
 			d.mu.Unlock()
-			return nil, driver.NotApplied(errors.New("etcdlock: the driver is closed"))
+			return nil, driver.NotApplied(errClosed)
 		}
 		d.opening[seconds] = f
 	}
@@ -274,7 +274,7 @@ func (s *session) renew(ctx context.Context) (keys map[string]bool, err error) {
 	sent := leaseclock.Now()
 	alive := make(chan error, 1)
 	if !d.background(func() { alive <- s.keepAlive(ctx) }) {
-		return nil, driver.NotApplied(errors.New("etcdlock: the driver is closed"))
+		return nil, driver.NotApplied(errClosed)
 	}
 	resp, err := d.client.TimeToLive(ctx, s.id, clientv3.WithAttachedKeys())
 	if beat := <-alive; beat != nil {
