@@ -145,12 +145,12 @@ var laws = []rule{
 	{
 		from:   []string{"leader/etcdleader"},
 		may:    all(base, etcdClient, []string{"leader", "leader/driver", "locks", "locks/driver", "locks/etcdlock"}),
-		reason: "a backend links its seam and its one client",
+		reason: "an election links its seam, and the locks that it shares a session with",
 	},
 	{
 		from:   []string{"leader/zkleader"},
 		may:    all(base, zkClient, []string{"leader", "leader/driver", "locks", "locks/driver", "locks/zklock"}),
-		reason: "a backend links its seam and its one client",
+		reason: "an election links its seam, and the locks that it shares a session with",
 	},
 	{
 		from:   []string{"store/memstore"},
@@ -169,7 +169,7 @@ var laws = []rule{
 	},
 	{
 		from: []string{
-			"locks/*lock", "leader/etcdleader", "leader/zkleader", "store/gormstore", "store/memstore",
+			"locks/*lock", "store/gormstore", "store/memstore",
 			"scheduler/streamqueue", "scheduler/switchwatch/...",
 		},
 		except: []string{"locks/redlock"},
