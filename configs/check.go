@@ -11,6 +11,7 @@ import (
 
 	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/configs/strictyaml"
+	"github.com/solotick/solotick/leader"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/scheduler/cronspec"
 	"github.com/solotick/solotick/store"
@@ -29,6 +30,7 @@ func (c *checker) check() {
 	}
 	c.store()
 	c.locks()
+	c.leader()
 	s := c.Scheduler
 	s.Namespace = "checked-above"
 	c.doc.AddError("scheduler", s.Validate())
@@ -36,6 +38,15 @@ func (c *checker) check() {
 	allowed(c, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	allowed(c, "log.format", c.Log.Format, "text", "json")
 	c.jobs()
+}
+
+// leader looks at how replicas campaign, together or for partitions.
+func (c *checker) leader() {
+	err := c.Leader.Validate()
+	if n := c.Scheduler.Partitions; n > 1 && n <= leader.MaxPartitions && err == nil {
+		err = leader.SharesConfig{Config: c.Leader, Partitions: n}.Validate()
+	}
+	c.doc.AddError("leader", err)
 }
 
 // degradation looks at the modes first, since it knows which was meant.

@@ -7,6 +7,7 @@ import (
 	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/configs/strictyaml"
 	"github.com/solotick/solotick/configs/transport"
+	"github.com/solotick/solotick/leader"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/scheduler/cronspec"
@@ -23,6 +24,8 @@ type Config struct {
 	Store Store `yaml:"store"`
 	// Locks says who may try.
 	Locks Locks `yaml:"locks"`
+	// Leader is how replicas campaign for gate leader. Default: see leader.Config.
+	Leader leader.Config `yaml:"leader"`
 	// Scheduler has the settings of all jobs.
 	Scheduler scheduler.Config `yaml:"scheduler"`
 	// Degradation is the switch. It is the one part that takes effect without a

@@ -24,6 +24,12 @@ type Config struct {
 	// StandBack is how long the elector does not campaign after Resign, so that
 	// another wins. With no other candidate nobody leads for that time. Default 5s.
 	StandBack time.Duration `yaml:"stand_back"`
+	// Priority, 1 to 9, lets a preferred process have the lead back: while one with a
+	// higher number runs, the others do not campaign, and a leader among them hands over,
+	// at a moment when its work has ended. Every process of the election must have one,
+	// and looks for higher ones once a second, which is a request. Default 0: all are
+	// alike. Only over FromLocks.
+	Priority int `yaml:"priority"`
 	// Poll is how often a candidate looks whether the term is free, where the backend
 	// does not push: how late it follows a leader that resigns. Each look is a
 	// request. Default two fifths of the TTL, at most 4s.
@@ -73,6 +79,9 @@ func (c Config) Validate() error {
 	}
 	if c.StandBack < 0 {
 		bad("stand_back", "%v is negative: write 1ms to campaign again at once", c.StandBack)
+	}
+	if c.Priority < 0 || c.Priority > maxPriority {
+		bad("priority", "%d is not in 0 to %d", c.Priority, maxPriority)
 	}
 	c = c.withDefaults()
 	if strings.ContainsAny(c.Label, "\r\n\x00") {

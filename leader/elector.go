@@ -20,6 +20,7 @@ type Elector struct {
 	cfg      Config
 	election string
 	source   source
+	rank     *rank // nil where all are alike
 
 	mu      sync.Mutex
 	started bool
@@ -77,7 +78,9 @@ func FromLocks(l *locks.Locker, key string, cfg Config) (*Elector, error) {
 	if err := src.check(); err != nil {
 		return nil, err
 	}
-	return newElector(key, src, cfg), nil
+	e := newElector(key, src, cfg)
+	e.rank = newRank(l, key, cfg, src.opts)
+	return e, nil
 }
 
 // New makes an elector of a backend with an election recipe of its own. Electors
@@ -92,6 +95,9 @@ func New(d driver.Driver, election string, cfg Config) (*Elector, error) {
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
+	}
+	if cfg.Priority != 0 {
+		return nil, fmt.Errorf("leader: priority: %d needs an elector over locks: use FromLocks, or leave it out", cfg.Priority)
 	}
 	cfg = cfg.withDefaults()
 	src, err := newNativeSource(d, election, cfg)
@@ -120,10 +126,20 @@ func (e *Elector) Run(ctx context.Context) error {
 		return err
 	}
 	defer e.answered(ErrNotRunning)
+	if e.rank != nil {
+		var shown sync.WaitGroup
+		shown.Go(func() { e.rank.show(ctx) })
+		defer shown.Wait()
+	}
 	for failed := 0; ; {
 		began := time.Now()
-		won, err := e.source.campaign(ctx, func(err error) { e.answered(unavailable(err)) })
+		answered := func(err error) { e.answered(unavailable(err)) }
+		if e.rank.await(ctx, answered) != nil {
+			return nil
+		}
+		won, err := e.campaign(ctx, answered)
 		switch {
+		case errors.Is(err, errOutranked):
 		case err == nil:
 			failed = 0
 			if err := e.lead(ctx, won); ctx.Err() != nil {
@@ -146,6 +162,20 @@ func (e *Elector) Run(ctx context.Context) error {
 	}
 }
 
+// campaign campaigns until it is won, or somebody comes who is preferred.
+func (e *Elector) campaign(ctx context.Context, answered func(error)) (win, error) {
+	campaign, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer e.rank.watch(ctx, func() { cancel(errOutranked) })()
+	won, err := e.source.campaign(campaign, answered)
+	if err != nil && ctx.Err() == nil && campaign.Err() != nil {
+		return win{}, errOutranked
+	}
+	return won, err
+}
+
+var errOutranked = errors.New("leader: a process with a higher priority runs")
+
 // retry spaces campaigns while the backend cannot answer. Its ceiling bounds how
 // much later than the backend the election comes back.
 var retry = backoff.Policy{Base: 100 * time.Millisecond, Max: 2 * time.Second}
@@ -156,6 +186,7 @@ func (e *Elector) lead(ctx context.Context, won win) error {
 	defer won.stop()
 	t := newTerm(won.lease)
 	e.begin(t)
+	defer e.rank.watch(ctx, func() { t.retired.Do(func() { close(t.retire) }) })()
 	lost := won.lease.Done()
 	if mutation.On("leader-loss") {
 		lost = nil

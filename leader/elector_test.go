@@ -75,6 +75,7 @@ func TestBadSettingsAreRefusedWithoutARequest(t *testing.T) {
 		{l, key, leader.Config{Label: "a\nb"}, "label"},
 		{l, key, leader.Config{Label: strings.Repeat("x", 1000)}, "label"},
 		{l, key, leader.Config{StandBack: -1}, "stand_back"},
+		{l, key, leader.Config{Priority: 10}, "priority: 10 is not in 0 to 9"},
 		{l, key, leader.Config{RequestTimeout: time.Millisecond}, "request_timeout: 1ms is below 10ms"},
 		{l, key, leader.Config{ObserveInterval: time.Millisecond}, "observe_interval"},
 	} {

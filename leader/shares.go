@@ -64,6 +64,9 @@ func (c SharesConfig) Validate() error {
 	if c.Partitions < 1 || c.Partitions > MaxPartitions {
 		bad("partitions", "%d is not in 1 to %d", c.Partitions, MaxPartitions)
 	}
+	if c.Priority != 0 {
+		bad("priority", "%d has no meaning where leadership is shared out: leave it out", c.Priority)
+	}
 	if c.Interval < minInterval {
 		bad("interval", "%v is below %v", c.Interval, minInterval)
 	}

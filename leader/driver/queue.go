@@ -42,8 +42,7 @@ func (t Term) hold() locks.Hold { return locks.Hold{Request: t.request(), Fence:
 // a long wait in line does not.
 func (q queue) Campaign(ctx context.Context, c Candidate, answered func()) (Grant, error) {
 	g, err := q.d.Acquire(ctx, c.request())
-	var held *locks.HeldError
-	if errors.As(err, &held) {
+	if _, held := errors.AsType[*locks.HeldError](err); held {
 		answered()
 		g, err = q.d.AcquireQueued(ctx, c.request())
 	}

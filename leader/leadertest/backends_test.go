@@ -122,7 +122,7 @@ func TestLocksOnServers(t *testing.T) {
 			t.Parallel()
 			at := b.place(t)
 			leadertest.Run(t, leadertest.Harness{
-				TTL: b.ttl, Handover: b.handover,
+				TTL: b.ttl, Handover: b.handover, Priorities: true,
 				New: func(t *testing.T, election string, cfg leader.Config) leadertest.Candidate {
 					l, cut := b.locker(t, at, cfg.TTL)
 					e, err := leader.FromLocks(l, election, cfg)

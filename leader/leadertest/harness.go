@@ -26,6 +26,8 @@ type Harness struct {
 	Depose func(t *testing.T, election string)
 	// Pushed says that changes of the leader are pushed to those who observe.
 	Pushed bool
+	// Priorities says that electors are over locks, so that one can be preferred.
+	Priorities bool
 	// NoObserve says that the backend cannot tell who leads.
 	NoObserve bool
 	// Around runs the body of each test; synctest.Test fits a backend in memory.
@@ -59,6 +61,7 @@ func Run(t *testing.T, h Harness) {
 		{"ResignHandsOver", testResignHandsOver},
 		{"ResignWaitsForWork", testResignWaitsForWork},
 		{"HandOverLetsWorkEnd", testHandOverLetsWorkEnd},
+		{"PreferredLeads", testPreferredLeads},
 		{"StopHandsOver", testStopHandsOver},
 		{"FollowerStopsQuietly", testFollowerStopsQuietly},
 		{"DeadLeaderIsReplaced", testDeadLeaderIsReplaced},
@@ -82,6 +85,10 @@ type field struct {
 	*testing.T
 	h       Harness
 	runners []*runner
+
+	watch    context.Context
+	endWatch context.CancelFunc
+	watchers sync.WaitGroup
 
 	mu      sync.Mutex
 	seen    []seen // every term, in the order in which they were seen to begin
@@ -109,24 +116,9 @@ type runner struct {
 func start(t *testing.T, h Harness, n int, cfg leader.Config) *field {
 	t.Helper()
 	f := &field{T: t, h: h, fresh: make(chan struct{})}
-	cfg.TTL = h.TTL
-	if cfg.Label == "" {
-		cfg.Label = "same:1"
-	}
-	for i := range n {
-		c := h.New(t, f.election(), cfg)
-		ctx, cancel := context.WithCancel(context.Background())
-		r := &runner{Candidate: c, n: i, stop: cancel, done: make(chan struct{})}
-		f.runners = append(f.runners, r)
-		go func() {
-			defer close(r.done)
-			r.err = c.Elector.Run(ctx)
-		}()
-	}
-	var watchers sync.WaitGroup
-	watch, endWatch := context.WithCancel(context.Background())
-	for _, r := range f.runners {
-		watchers.Go(func() { f.watch(watch, r) })
+	f.watch, f.endWatch = context.WithCancel(context.WithoutCancel(t.Context()))
+	for range n {
+		f.join(cfg)
 	}
 	t.Cleanup(func() {
 		for _, r := range f.runners {
@@ -135,17 +127,38 @@ func start(t *testing.T, h Harness, n int, cfg leader.Config) *field {
 		for _, r := range f.runners {
 			<-r.done
 		}
-		endWatch()
-		watchers.Wait()
+		f.endWatch()
+		f.watchers.Wait()
 		f.check()
 	})
 	return f
 }
 
+// join adds a candidate and runs it.
+func (f *field) join(cfg leader.Config) *runner {
+	f.Helper()
+	cfg.TTL = f.h.TTL
+	if cfg.Label == "" {
+		cfg.Label = "same:1"
+	}
+	c := f.h.New(f.T, f.election(), cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &runner{Candidate: c, n: len(f.runners), stop: cancel, done: make(chan struct{})}
+	f.mu.Lock()
+	f.runners = append(f.runners, r)
+	f.mu.Unlock()
+	go func() {
+		defer close(r.done)
+		r.err = c.Elector.Run(ctx)
+	}()
+	f.watchers.Go(func() { f.follow(f.watch, r) })
+	return r
+}
+
 func (f *field) election() string { return "leader:" + f.Name() }
 
-// watch notes the terms of one candidate.
-func (f *field) watch(ctx context.Context, r *runner) {
+// follow notes the terms of one candidate.
+func (f *field) follow(ctx context.Context, r *runner) {
 	var last *leader.Term
 	for {
 		changed := r.Elector.Changed()

@@ -59,8 +59,8 @@ func TestLockInMemory(t *testing.T) {
 	space := each(func(*testing.T) *memlock.Space { return new(memlock.Space) })
 	leadertest.Run(t, leadertest.Harness{
 		TTL:      3 * time.Second,
-		Handover: 100 * time.Millisecond, // pushed
-		Around:   synctest.Test,
+		Handover: 100 * time.Millisecond, Priorities: true, // pushed
+		Around: synctest.Test,
 		New: func(t *testing.T, election string, cfg leader.Config) leadertest.Candidate {
 			return candidate(t, memlock.NewDriver(space(t)), election, cfg)
 		},
@@ -81,8 +81,8 @@ func TestLockInMemorySharedByCandidates(t *testing.T) {
 	})
 	leadertest.Run(t, leadertest.Harness{
 		TTL:      3 * time.Second,
-		Handover: 100 * time.Millisecond,
-		Around:   synctest.Test,
+		Handover: 100 * time.Millisecond, Priorities: true,
+		Around: synctest.Test,
 		New: func(t *testing.T, election string, cfg leader.Config) leadertest.Candidate {
 			e, err := leader.FromLocks(locker(t), election, cfg)
 			if err != nil {

@@ -38,7 +38,7 @@ func TestLockOnSQLite(t *testing.T) {
 	path := each(func(t *testing.T) string { return filepath.Join(t.TempDir(), "locks.db") })
 	leadertest.Run(t, leadertest.Harness{
 		TTL:      2 * time.Second,
-		Handover: 300 * time.Millisecond, // a poll
+		Handover: 300 * time.Millisecond, Priorities: true, // a poll
 		New: func(t *testing.T, election string, cfg leader.Config) leadertest.Candidate {
 			return candidate(t, sqlite(t, path(t)), election, cfg)
 		},

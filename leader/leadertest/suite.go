@@ -135,6 +135,55 @@ func testHandOverLetsWorkEnd(t *testing.T, h Harness) {
 	f.next(next.Number(), 2*h.TTL+h.Handover+bound)
 }
 
+// A preferred candidate gets the lead back, when the work of the leader has ended, and
+// whoever comes next keeps it only until the preferred one is there again.
+func testPreferredLeads(t *testing.T, h Harness) {
+	if !h.Priorities {
+		t.Skip("the backend has no priorities")
+	}
+	f := start(t, h, 2, leader.Config{Priority: 1})
+	low, term := f.next(0, bound)
+	work, done := term.Context(t.Context())
+	high := f.join(leader.Config{Priority: 5})
+	f.await(f.gone(low), 10*h.TTL+bound, "the end of the lead of one that is outranked")
+	f.quiet(2*h.TTL, "the work of the one that is outranked has not returned")
+	if work.Err() != nil {
+		t.Errorf("the work of one that is outranked was ended: %v", context.Cause(work))
+	}
+	done()
+	first, got := f.next(term.Number(), h.TTL+bound)
+	if first != high {
+		t.Errorf("candidate %d leads, want %d, which is preferred", first.n, high.n)
+	}
+	f.quiet(3*h.TTL, "the preferred one leads")
+	high.stop()
+	f.await(high.done, bound, "the return of Run")
+	next, after := f.next(got.Number(), 2*h.TTL+bound)
+	if next == high {
+		t.Error("one that was stopped leads")
+	}
+	again := f.join(leader.Config{Priority: 9})
+	if last, _ := f.next(after.Number(), 10*h.TTL+bound); last != again {
+		t.Errorf("candidate %d leads, want %d, which is preferred", last.n, again.n)
+	}
+}
+
+// gone is closed when the candidate shows no term.
+func (f *field) gone(r *runner) <-chan struct{} {
+	c := make(chan struct{})
+	go func() {
+		defer close(c)
+		for {
+			changed := r.Elector.Changed()
+			if r.Elector.Term() == nil {
+				return
+			}
+			<-changed
+		}
+	}()
+	return c
+}
+
 func testStopHandsOver(t *testing.T, h Harness) {
 	f := start(t, h, 3, leader.Config{})
 	r, term := f.next(0, bound)

@@ -253,7 +253,8 @@ func (s *site) leaderKey() string { return locks.Key(s.namespace(), "leader") }
 
 // leadership makes what gate leader asks, over the locker. It sends nothing.
 func (s *site) leadership(d *scheduler.Deps) (err error) {
-	cfg := leader.Config{Label: s.loaded.Scheduler.Label}
+	cfg := s.loaded.Leader
+	cfg.Label = cmp.Or(cfg.Label, s.loaded.Scheduler.Label)
 	if n := s.loaded.Scheduler.Partitions; n > 1 {
 		d.Shares, err = leader.NewShares(d.Locker, s.leaderKey(), leader.SharesConfig{Config: cfg, Partitions: n})
 	} else {
