@@ -13,6 +13,9 @@ TIMEOUT ?= 15m
 FUZZTIME ?= 20s
 BENCHTIME ?= 1s
 PKG ?= ./...
+# Tests mostly wait, for leases to end and for servers: more of a package's may run at a
+# time than there are cores.
+PARALLEL ?= 4
 # Modules of their own, so that what they need is not in go.mod.
 MODULES := adapters/gocronlock benchmarks/lockbench
 # Of make soak: what is run, for how long, and where the figures go.
@@ -74,7 +77,7 @@ lint: ## Check formatting, the chosen linters and go.mod (the first run builds t
 test: deps ## Run the whole suite under the race detector, in random order
 	@echo "compiling first: no test that waits for a lease runs beside the compiler"
 	@CGO_ENABLED=1 $(GO) list -race -test -export $(PKG) >/dev/null
-	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout=$(TIMEOUT) $(TESTFLAGS) $(PKG)
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on -parallel=$(PARALLEL) -timeout=$(TIMEOUT) $(TESTFLAGS) $(PKG)
 	$(MAKE) modules
 
 .PHONY: modules
