@@ -176,10 +176,9 @@ func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) (map
 		for i := range some {
 			args = some[i].values(args)
 		}
-		query := "INSERT INTO " + t.executions + " " + insertColumns + " VALUES " + c.Values(len(some), insertRow(c.Dialect)) +
-			c.InsertReturning("id, run_hash, version, fence, created_ms, run_at_ms")
+		query := "INSERT INTO " + t.executions + " " + insertColumns + " VALUES " + c.Values(len(some), insertRow(c.Dialect))
 		if mutation.On("read-back") || mutation.On("rows-affected") {
-			changed, err := c.Exec(ctx, query, args...)
+			changed, err := c.Exec(ctx, query+c.InsertIgnore, args...)
 			if err != nil {
 				return nil, err
 			}
@@ -190,7 +189,7 @@ func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) (map
 			}
 			continue
 		}
-		err := c.Query(ctx, query, args, func(from sqldialect.Rows) error {
+		err := c.Query(ctx, query+c.InsertReturning("id, run_hash, version, fence, created_ms, run_at_ms"), args, func(from sqldialect.Rows) error {
 			var id, hash []byte
 			var r row
 			if err := from.Scan(&id, &hash, &r.Version, &r.Fence, &r.Created, &r.RunAt); err != nil {
