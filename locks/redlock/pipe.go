@@ -29,8 +29,8 @@ const (
 
 // pipe carries the requests of this process to one node: what comes while a pipeline
 // is under way goes together into the next. So a node that is late costs one
-// connection for each time limit and not one for each request. It has goroutines only
-// while there is something to do.
+// connection for each time limit and not one for each request. A lone request is sent
+// on its caller's goroutine; there is one of the pipe's own only while more waits.
 type pipe struct {
 	rdb   redis.UniversalClient
 	ctx   context.Context     // ends when the driver closes
@@ -65,6 +65,9 @@ func (p *pipe) run(ctx context.Context, s *script, rs ...request) ([]*redis.Cmd,
 	if len(rs) == 0 {
 		return nil, nil
 	}
+	if p.ctx.Err() != nil {
+		return nil, driver.NotApplied(errClosed)
+	}
 	c := &call{ctx: ctx, script: s, requests: rs, answered: make(chan struct{})}
 	p.mu.Lock()
 	p.queue = append(p.queue, c)
@@ -75,8 +78,8 @@ func (p *pipe) run(ctx context.Context, s *script, rs ...request) ([]*redis.Cmd,
 		p.watchOut(ctx)
 	}
 	p.mu.Unlock()
-	if first {
-		p.open()
+	if first && p.next() {
+		p.open() // for those who have come meanwhile
 	}
 	var err error
 	select {
@@ -138,15 +141,18 @@ func (p *pipe) stalled() {
 
 // send sends pipelines until nothing waits.
 func (p *pipe) send() {
-	for {
-		p.mu.Lock()
-		batch, latest := p.take()
-		if len(batch) == 0 {
-			p.running--
-			p.mu.Unlock()
-			return
-		}
-		p.mu.Unlock()
+	for p.next() {
+		continue
+	}
+}
+
+// next sends one pipeline, for one that is counted as running. When it is false nothing
+// waits any more, and that one has ended.
+func (p *pipe) next() bool {
+	p.mu.Lock()
+	batch, latest := p.take()
+	p.mu.Unlock()
+	if len(batch) > 0 {
 		ctx, cancel := context.WithDeadline(p.ctx, latest.Add(afterCallers))
 		p.exec(ctx, batch)
 		cancel()
@@ -154,6 +160,13 @@ func (p *pipe) send() {
 			close(c.answered)
 		}
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.queue) == 0 {
+		p.running--
+		return false
+	}
+	return true
 }
 
 // take takes what one pipeline carries out of the queue, and tells until when it is
