@@ -409,3 +409,24 @@ func (p *place) goesByIndex(q string) {
 	}
 	p.must(rows.Err())
 }
+
+// Who looks for work and finds none does not wait for a writer, not even on SQLite.
+func TestLooksDoNotWaitForAWriter(t *testing.T) {
+	p := newPlace(t)
+	p.register("job")
+	ctx, cancel := context.WithTimeout(p.ctx, time.Minute)
+	defer cancel()
+	p.must(p.db.Transaction(func(tx *gorm.DB) error {
+		if err := tx.Exec("UPDATE solotick_job_state SET version = version + 1").Error; err != nil {
+			return err
+		}
+		work := store.FetchRequest{Namespace: space, Owner: p.owner, Lease: long, Jobs: []string{"job"}, Limit: 5}
+		if got, err := p.s.Fetch(ctx, work); err != nil || len(got.Runs) != 0 {
+			p.Errorf("Fetch = %+v, %v", got, err)
+		}
+		if got, err := p.s.TakeOver(ctx, work); err != nil || len(got.Runs) != 0 {
+			p.Errorf("TakeOver = %+v, %v", got, err)
+		}
+		return nil
+	}))
+}
