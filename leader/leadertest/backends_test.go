@@ -63,11 +63,11 @@ var backends = map[string]backend{
 	}},
 	"postgres": {2 * time.Second, time.Second, postgres.Plugin, func(t *testing.T) place {
 		space := testenv.SharedPostgres(t)
-		return place{[]string{space.Addr}, func(a []string) string { return fmt.Sprintf("{dsn: %q}", space.DSNAt(a[0])) }}
+		return place{[]string{space.Addr}, func(a []string) string { return fmt.Sprintf("{dsn: %q, max_conns: 4}", space.DSNAt(a[0])) }}
 	}},
 	"mariadb": {2 * time.Second, time.Second, func() locks.Plugin { return mysql.Plugins()[0] }, func(t *testing.T) place {
 		space := testenv.SharedMySQL(t)
-		return place{[]string{space.Addr}, func(a []string) string { return fmt.Sprintf("{dsn: %q}", space.DSNAt(a[0])) }}
+		return place{[]string{space.Addr}, func(a []string) string { return fmt.Sprintf("{dsn: %q, max_conns: 4}", space.DSNAt(a[0])) }}
 	}},
 }
 
@@ -177,7 +177,7 @@ func TestSharesOnServers(t *testing.T) {
 			t.Parallel()
 			at := b.place(t)
 			leadertest.RunShares(t, leadertest.SharesHarness{
-				TTL:    b.ttl,
+				TTL: b.ttl, Short: name != "redis",
 				Locker: func(t *testing.T) (*locks.Locker, func() func()) { return b.locker(t, at, b.ttl) },
 			})
 		})

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	}
 	// The tests on servers wait most of the time, each with a few electors.
 	flag.Parse()
-	if err := flag.Set("test.parallel", "12"); err != nil {
+	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(testenv.Main(m), goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1")) // a cache of GORM's has a goroutine that nothing ends

@@ -21,6 +21,8 @@ type SharesHarness struct {
 	Locker func(t *testing.T) (l *locks.Locker, cut func() (heal func()))
 	// TTL is the TTL of the terms.
 	TTL time.Duration
+	// Short leaves out what does not depend on the backend.
+	Short bool
 	// Around runs the body of each test; synctest.Test fits a backend in memory.
 	// Nil calls the body.
 	Around func(t *testing.T, body func(t *testing.T))
@@ -31,14 +33,18 @@ func RunShares(t *testing.T, h SharesHarness) {
 	for _, c := range []struct {
 		name string
 		body func(t *testing.T, h SharesHarness)
+		long bool
 	}{
-		{"SharesAreEven", testSharesAreEven},
-		{"DeadProcessIsReplaced", testDeadProcessIsReplaced},
-		{"NoMoreMoveThanMust", testNoMoreMoveThanMust},
-		{"WorkIsNotDisturbed", testWorkIsNotDisturbed},
-		{"RetiringLeavesNothingBehind", testRetiring},
-		{"OutageOfAll", testOutageOfAll},
+		{"SharesAreEven", testSharesAreEven, true},
+		{"DeadProcessIsReplaced", testDeadProcessIsReplaced, false},
+		{"NoMoreMoveThanMust", testNoMoreMoveThanMust, false},
+		{"WorkIsNotDisturbed", testWorkIsNotDisturbed, true},
+		{"RetiringLeavesNothingBehind", testRetiring, true},
+		{"OutageOfAll", testOutageOfAll, false},
 	} {
+		if c.long && h.Short {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			if h.Around == nil {
 				t.Parallel() // what takes long is waiting
