@@ -36,7 +36,9 @@ func TestBurstIntoAnEmptyTable(t *testing.T) {
 		analyze()
 		steady := drain(t, s, workers, batch, batches)
 		t.Logf("a batch takes %v after the burst, and %v when the database knows of it", burst, steady)
-		if burst > 2*steady {
+		// Wanted is twice as long at most, which make bench-store measures; what is to be
+		// found here is the plan of an empty table, which takes thirty times as long.
+		if burst > 5*steady {
 			t.Errorf("a batch takes %v after the burst, and %v when the database knows of it", burst, steady)
 		}
 	})

@@ -35,11 +35,10 @@ func newStatements(t tables, d *sqldialect.Dialect) statements {
 	overdue := "e.ns = ? AND e.state = 2 AND e.lease_until_ms < " + now +
 		" AND e.job IN %s ORDER BY e.lease_until_ms, e.id LIMIT ?"
 	if d.LockRows == "" {
-		// The last row carries the clock, also when there is no other. The whole begins as
-		// a SELECT, which our pool so knows for a read and does not send to the writer.
+		// The last row carries the clock, also when there is no other.
 		look := func(where string) string {
-			return "SELECT * FROM (" + with + "SELECT " + now + ", " + selected + " FROM (SELECT e.* FROM " + t.executions + " e WHERE " + where +
-				") c UNION ALL SELECT " + now + ", " + nothing + ")"
+			return with + "SELECT " + now + ", " + selected + " FROM (SELECT e.* FROM " + t.executions + " e WHERE " + where +
+				") c UNION ALL SELECT " + now + ", " + nothing
 		}
 		return statements{due: look(due), overdue: look(overdue)}
 	}

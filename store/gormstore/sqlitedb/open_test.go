@@ -266,7 +266,10 @@ func TestPreparedStatementsAreBounded(t *testing.T) {
 
 func TestVerb(t *testing.T) {
 	for query, want := range map[string]string{
-		" select 1": "SELECT", "\n(SELECT 1)": "SELECT", "SELECT*FROM t": "SELECT", "with x as (select 1) insert into t select 1": "WITH",
+		" select 1": "SELECT", "\n(SELECT 1)": "SELECT", "SELECT*FROM t": "SELECT", "with x as (select 1) insert into t select 1": "INSERT",
+		"WITH a (t) AS MATERIALIZED (SELECT ')' FROM b) SELECT t FROM a": "SELECT", "WITH select_x AS (SELECT 1) DELETE FROM t": "DELETE",
+		"WITH \"select \" AS (SELECT 1) UPDATE t SET a = 1": "UPDATE", "WITH x AS (SELECT 1) /* SELECT */ DELETE FROM t": "",
+		"WITH [select 1] AS (SELECT 1) DELETE FROM t": "", "WITH x -- SELECT": "", "WITH x AS (SELECT 'it''s') REPLACE INTO t SELECT 1": "REPLACE",
 		"/* c */ SELECT 1": "", "": "", "SAVEPOINT x": "", "pragma x": "PRAGMA", "Update t set a=1": "UPDATE",
 	} {
 		if got := verb(query); got != want {

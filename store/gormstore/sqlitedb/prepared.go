@@ -140,24 +140,73 @@ func preparable(query string) bool {
 		return false
 	}
 	switch verb(query) {
-	case "SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH":
+	case "SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE":
 		return !strings.Contains(strings.TrimRight(query, "; \n\t"), ";")
 	}
 	return false
 }
 
-// verb is the first word of a statement, in upper case. A comment in front hides
-// it, which sends the statement to the writer.
+// verb is the first word of a statement, in upper case; after WITH, that which follows
+// the tables it makes. A comment in front hides it, which sends the statement to the
+// writer.
 func verb(query string) string {
 	query = strings.TrimLeft(query, " \t\r\n(")
-	for i := range len(query) {
-		if c := query[i] | 0x20; c < 'a' || c > 'z' {
-			query = query[:i]
+	v := word(query)
+	if v == "WITH" {
+		return verbAfter(query)
+	}
+	return v
+}
+
+// word is the word that the text begins with, if it is no longer than a verb.
+func word(text string) string {
+	for i := range len(text) {
+		if c := text[i] | 0x20; c < 'a' || c > 'z' {
+			text = text[:i]
 			break
 		}
 	}
-	if len(query) > len("REPLACE") {
+	if len(text) > len("REPLACE") {
 		return ""
 	}
-	return strings.ToUpper(query)
+	return strings.ToUpper(text)
+}
+
+// verbAfter is the first verb of a statement outside of parentheses and quotes; none
+// where a comment, or a name in brackets, could hide it.
+func verbAfter(query string) string {
+	depth, quote := 0, byte(0)
+	for i := 0; i < len(query); i++ {
+		c := query[i]
+		switch {
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			}
+		case c == '\'' || c == '"' || c == '`':
+			quote = c
+		case c == '[' || strings.HasPrefix(query[i:], "--") || strings.HasPrefix(query[i:], "/*"):
+			return ""
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case depth == 0 && (i == 0 || !letter(query[i-1])) && letter(c):
+			v := word(query[i:])
+			if end := i + len(v); end < len(query) && letter(query[end]) {
+				v = "" // a longer name
+			}
+			switch v {
+			case "SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE":
+				return v
+			}
+		}
+	}
+	return ""
+}
+
+// letter reports whether the byte can be part of a name.
+func letter(c byte) bool {
+	l := c | 0x20
+	return l >= 'a' && l <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= 0x80
 }
