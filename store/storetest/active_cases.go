@@ -10,6 +10,7 @@ import (
 
 var activeCases = []suiteCase{
 	{"active key/one holder, whoever claims", activeRace},
+	{"active key/one holder in one call", activeInOneCall},
 	{"active key/busy policies", busyPolicies},
 	{"active key/freed by every move out of running", activeFreed},
 	{"active key/kept by a takeover", activeKept},
@@ -49,6 +50,14 @@ func activeRace(e *env) {
 	two := cron("report", tick+30)
 	two.Active = store.ActiveCron("report", 1)
 	same(e, "another slot is another active key", "outcome", e.claim(long, two)[0].Outcome, store.OutcomeStarted)
+}
+
+// Two runs of one call: neither is held by anybody when the call begins.
+func activeInOneCall(e *env) {
+	tick := e.register("report")
+	got := e.claim(long, cron("report", tick), cron("report", tick+1))
+	same(e, oneActive, "the first of one call", got[0].Outcome, store.OutcomeStarted)
+	same(e, oneActive, "the second of one call", got[1].Outcome, store.OutcomeBusy)
 }
 
 func busyPolicies(e *env) {
