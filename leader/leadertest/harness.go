@@ -249,6 +249,18 @@ func (f *field) await(c <-chan struct{}, within time.Duration, what string) {
 	}
 }
 
+// none checks that nobody has won a term above after, however early.
+func (f *field) none(after int64, why string) {
+	f.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.seen {
+		if s.term.Number() > after {
+			f.Errorf("%s: candidate %d won term %d", why, s.by, s.term.Number())
+		}
+	}
+}
+
 // quiet checks that nobody wins a term for a time.
 func (f *field) quiet(d time.Duration, why string) {
 	f.Helper()

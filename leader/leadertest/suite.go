@@ -78,6 +78,7 @@ func testResignWaitsForWork(t *testing.T, h Harness) {
 		t.Errorf("the work's context ended by %v, want ErrResigned", cause)
 	}
 	f.quiet(2*h.TTL, "the work of the resigning leader has not returned")
+	f.none(term.Number(), "the work of the resigning leader has not returned")
 	done()
 	if err := <-resigned; err != nil {
 		t.Errorf("Resign = %v", err)
@@ -110,6 +111,7 @@ func testHandOverLetsWorkEnd(t *testing.T, h Harness) {
 	}
 	end()
 	f.quiet(2*h.TTL, "the work of the leader that hands over has not returned")
+	f.none(term.Number(), "the work of the leader that hands over has not returned")
 	if work.Err() != nil {
 		t.Errorf("the work of a leader that hands over was ended: %v", context.Cause(work))
 	}
