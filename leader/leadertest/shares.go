@@ -111,7 +111,9 @@ func (c *crowd) join(watch context.Context, cfg leader.SharesConfig) *process {
 	s.Weigh(c.names)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Context()))
 	p := &process{Shares: s, n: len(c.all), cut: cut, stop: cancel, done: make(chan struct{})}
+	c.mu.Lock() // the watchers of those before read it
 	c.all = append(c.all, p)
+	c.mu.Unlock()
 	go func() {
 		defer close(p.done)
 		p.err = s.Run(ctx)
