@@ -23,7 +23,7 @@ AREA ?=
 SOAK ?= 1h
 RESULT ?= soak-$(AREA).json
 AREAS := store
-SOAK_store := -run='^TestCrowd$$' ./store/gormstore
+SOAK_store := -run='^TestCrowd$$' -parallel=3 ./store/gormstore
 # Flags of make bench-locks and bench-store, such as -quick, -json or -only=redis.
 BENCHFLAGS ?=
 
