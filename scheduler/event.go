@@ -79,9 +79,17 @@ type (
 		Coordinator string // lock or leader
 		On          bool
 		Mode        store.Mode // the global one
+		Forced      bool       // by the position of the switch, not by the coordinator
 	}
 	// DegradationChanged says that the switch was configured anew.
 	DegradationChanged struct{ From, To Degradation }
+	// SwitchThrown says that a setting of the switch was made, cleared (To is nil), or
+	// ended by itself (Source is "expiry").
+	SwitchThrown struct {
+		Fleet    bool // for all processes, as opposed to this one
+		Source   string
+		From, To *SwitchSetting
+	}
 	// StoreUnavailable says that the store could not answer a request; it is asked again.
 	StoreUnavailable struct {
 		Op  string
@@ -92,6 +100,17 @@ type (
 	JobSuperseded struct {
 		Job  string
 		Spec string
+	}
+	// JobsChanged says that the set of jobs was changed live, see Scheduler.Apply. The
+	// names are sorted.
+	JobsChanged struct{ Added, Changed, Removed []string }
+	// ConfigReloaded says that a configuration was read again, by whoever reads it: see
+	// Scheduler.NoteReload.
+	ConfigReloaded struct {
+		Result  ReloadResult
+		Changed []string // keys that took effect
+		Restart []string // keys that differ and wait for a restart
+		Err     error    // why it was rejected
 	}
 	// LedgerGap says that a settled stretch of a job was counted again. Gap is the number of
 	// expected ticks without a record and must be 0.
@@ -113,6 +132,22 @@ func (TicksSettled) event()       {}
 func (GateUnavailable) event()    {}
 func (Degraded) event()           {}
 func (DegradationChanged) event() {}
+func (SwitchThrown) event()       {}
 func (StoreUnavailable) event()   {}
 func (JobSuperseded) event()      {}
+func (JobsChanged) event()        {}
+func (ConfigReloaded) event()     {}
 func (LedgerGap) event()          {}
+
+// ReloadResult is what became of a configuration that was read again.
+type ReloadResult string
+
+// The results of a reload.
+const (
+	ReloadApplied  ReloadResult = "applied"
+	ReloadRejected ReloadResult = "rejected" // nothing was changed
+)
+
+// NoteReload tells the listeners of a reload. Whoever reads the configuration calls
+// it, once for each reading.
+func (s *Scheduler) NoteReload(e ConfigReloaded) { s.emit(e) }
