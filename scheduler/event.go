@@ -82,6 +82,17 @@ type (
 	}
 	// DegradationChanged says that the switch was configured anew.
 	DegradationChanged struct{ From, To Degradation }
+	// StoreUnavailable says that the store could not answer a request; it is asked again.
+	StoreUnavailable struct {
+		Op  string
+		Err error
+	}
+	// JobSuperseded says that another schedule is in force for the job; this process does
+	// not fire it.
+	JobSuperseded struct {
+		Job  string
+		Spec string
+	}
 	// JobsChanged says that the set of jobs was changed live, see Scheduler.Apply. The
 	// names are sorted.
 	JobsChanged struct{ Added, Changed, Removed []string }
