@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -72,9 +73,12 @@ type Config struct {
 	uncorrected bool // tests: the clock is not corrected towards the store's
 }
 
-// Degradation configures the switch. The zero value is fail_fast after 5s, back
-// after 10s of health.
+// Degradation configures the switch. The zero value is auto and fail_fast after 5s,
+// back after 10s of health.
 type Degradation struct {
+	// Switch is auto, forced (take the mode now, as if the coordinator were away) or off
+	// (never take it: ticks wait for the coordinator). Default auto.
+	Switch SwitchPosition `yaml:"switch"`
 	// Mode for jobs that do not name their own: fail_fast, local_mutex or
 	// store_only. Default fail_fast.
 	Mode store.Mode `yaml:"mode"`
@@ -86,6 +90,17 @@ type Degradation struct {
 	RecoverAfter time.Duration `yaml:"recover_after"`
 	// Jobs overrides the mode by job name.
 	Jobs map[string]store.Mode `yaml:"jobs"`
+}
+
+// MarshalJSON writes durations as people do, such as 5s.
+func (d Degradation) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Switch       SwitchPosition        `json:"switch"`
+		Mode         store.Mode            `json:"mode"`
+		After        string                `json:"after"`
+		RecoverAfter string                `json:"recover_after"`
+		Jobs         map[string]store.Mode `json:"jobs,omitempty"`
+	}{d.Switch, d.Mode, d.After.String(), d.RecoverAfter.String(), d.Jobs})
 }
 
 // Deps are the things passed in code.
@@ -131,6 +146,7 @@ func (c Config) withDefaults() Config {
 }
 
 func (d Degradation) withDefaults() Degradation {
+	setDefault(&d.Switch, SwitchAuto)
 	setDefault(&d.Mode, store.ModeFailFast)
 	setDefault(&d.After, 5*time.Second)
 	setDefault(&d.RecoverAfter, 10*time.Second)
@@ -194,6 +210,9 @@ func (d Degradation) Validate() error {
 		if !slices.Contains(Modes(), m) {
 			errs = append(errs, fmt.Errorf("scheduler: degradation.%s: %q is none of fail_fast, local_mutex, store_only", field, m))
 		}
+	}
+	if !slices.Contains(SwitchPositions(), d.Switch) {
+		errs = append(errs, fmt.Errorf("scheduler: degradation.switch: %q is none of auto, forced, off", d.Switch))
 	}
 	mode("mode", d.Mode)
 	for _, job := range slices.Sorted(maps.Keys(d.Jobs)) {

@@ -55,14 +55,15 @@ func (s *Scheduler) Describe() Description {
 
 // Health of a scheduler.
 type Health struct {
-	Running     bool          `json:"running"`
-	Store       string        `json:"store"`       // "ok" or the last error
-	Coordinator string        `json:"coordinator"` // "ok", "none" or the last error
-	Degraded    bool          `json:"degraded"`
-	Mode        store.Mode    `json:"mode"` // the mode that is, or would be, taken
-	ClockOffset time.Duration `json:"clock_offset"`
-	InProgress  int           `json:"in_progress"`
-	Abandoned   int           `json:"abandoned"` // handlers that go on although their run is over
+	Running     bool           `json:"running"`
+	Store       string         `json:"store"`       // "ok" or the last error
+	Coordinator string         `json:"coordinator"` // "ok", "none" or the last error
+	Degraded    bool           `json:"degraded"`
+	Mode        store.Mode     `json:"mode"` // the mode that is, or would be, taken
+	Switch      SwitchPosition `json:"switch"`
+	ClockOffset time.Duration  `json:"clock_offset"`
+	InProgress  int            `json:"in_progress"`
+	Abandoned   int            `json:"abandoned"` // handlers that go on although their run is over
 }
 
 // Health tells what the scheduler can reach.

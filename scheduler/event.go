@@ -79,9 +79,17 @@ type (
 		Coordinator string // lock or leader
 		On          bool
 		Mode        store.Mode // the global one
+		Forced      bool       // by the position of the switch, not by the coordinator
 	}
 	// DegradationChanged says that the switch was configured anew.
 	DegradationChanged struct{ From, To Degradation }
+	// SwitchThrown says that a setting of the switch was made, cleared (To is nil), or
+	// ended by itself (Source is "expiry").
+	SwitchThrown struct {
+		Fleet    bool // for all processes, as opposed to this one
+		Source   string
+		From, To *SwitchSetting
+	}
 	// StoreUnavailable says that the store could not answer a request; it is asked again.
 	StoreUnavailable struct {
 		Op  string
@@ -124,6 +132,7 @@ func (TicksSettled) event()       {}
 func (GateUnavailable) event()    {}
 func (Degraded) event()           {}
 func (DegradationChanged) event() {}
+func (SwitchThrown) event()       {}
 func (StoreUnavailable) event()   {}
 func (JobSuperseded) event()      {}
 func (JobsChanged) event()        {}

@@ -167,10 +167,9 @@ func causeOf(ctx context.Context, err error) error {
 
 // gateLost decides what a lost gate means for a run in progress: a gate given to
 // somebody else ends it in every mode; one that cannot answer ends it in
-// fail_fast only, since the store's own lease and active key still hold.
+// fail_fast, or with the switch off, only, since the store's own lease and active key still hold.
 func (a *attempt) gateLost(cause error, unavailable bool) {
-	mode := a.s.switcher.modeOf(a.job)
-	if unavailable && mode != store.ModeFailFast {
+	if mode, goesOn := a.s.switcher.outlives(a.job); unavailable && goesOn {
 		a.degrade(mode)
 		a.s.log.Warn("coordinator is unavailable; the run goes on under its lease in the store", "job", a.Job(), "run", a.ID(), "mode", mode)
 		return

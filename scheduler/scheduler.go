@@ -27,7 +27,7 @@ type Scheduler struct {
 	clock clock
 	jobs  map[string]*job // fixed once started
 
-	switcher *switcher
+	switcher *Switch
 	heart    *heart
 	claims   batcher[claimAsk, claimAnswer]
 	finishes batcher[store.Finish, error]
@@ -91,7 +91,7 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 		s.log = slog.Default()
 	}
 	s.log = s.log.With("namespace", cfg.Namespace, "owner", cfg.Label)
-	s.switcher = newSwitcher(s)
+	s.switcher = newSwitch(s)
 	s.heart = newHeart(s)
 	s.claims = batcher[claimAsk, claimAnswer]{do: s.claimBatch, max: 500}
 	s.finishes = batcher[store.Finish, error]{do: s.finishBatch, max: 500}
@@ -181,6 +181,7 @@ func (s *Scheduler) Start(ctx context.Context) error {
 		})
 	}
 	s.background(s.heart.loop)
+	s.background(s.switcher.auditLoop)
 	s.taking(s.main)
 	return nil
 }
@@ -255,8 +256,9 @@ func (s *Scheduler) Err() error {
 	return s.failure
 }
 
-// SetDegradation configures the switch anew, live. A value that does not
-// validate changes nothing.
+// SetDegradation configures the switch anew, live; what was set for the process or
+// the fleet stays in force over it, see [Switch]. A value that does not validate
+// changes nothing.
 func (s *Scheduler) SetDegradation(d Degradation) error {
 	if err := errors.Join(d.Validate(), s.checkOverrides(d)); err != nil {
 		return err
