@@ -56,7 +56,15 @@ func (l *Locker) Acquire(ctx context.Context, key string, opts ...Option) (*Leas
 	}
 	s := l.use(key)
 	defer l.unuse(s)
+	l.observe(EventWaiting{Key: key})
+	began := time.Now()
+	lease, err := l.stand(ctx, s, w)
+	l.observe(EventWaited{Key: key, Err: err, Took: time.Since(began)})
+	return lease, err
+}
 
+// stand waits in the line of this process, and then as its first.
+func (l *Locker) stand(ctx context.Context, s *slot, w wanted) (*Lease, error) {
 	l.mu.Lock()
 	come := s.line.enter()
 	l.mu.Unlock()

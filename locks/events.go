@@ -52,6 +52,15 @@ type (
 		Local  bool // held by this process, so the backend was not asked
 		Took   time.Duration
 	}
+	// EventWaiting says that a caller of Acquire has begun to wait; every one is followed
+	// by an EventWaited. A wait that is over at once is told as well.
+	EventWaiting struct{ Key string }
+	// EventWaited says that such a wait is over: Err is nil if the key was granted.
+	EventWaited struct {
+		Key  string
+		Err  error
+		Took time.Duration
+	}
 	// EventUnavailable says that an acquire ended without a clear answer.
 	EventUnavailable struct {
 		Key  string
@@ -76,6 +85,7 @@ type (
 		Key    string
 		Fence  int64
 		Reason Reason
+		Held   time.Duration // since the grant
 	}
 	// EventReleased says that a release ended.
 	EventReleased struct {
@@ -83,11 +93,14 @@ type (
 		Fence   int64
 		Outcome driver.Released // 0 if unknown
 		Took    time.Duration
+		Held    time.Duration // from the grant to the release; 0 if the lease was lost before
 	}
 )
 
 func (EventAcquired) event()    {}
 func (EventHeld) event()        {}
+func (EventWaiting) event()     {}
+func (EventWaited) event()      {}
 func (EventUnavailable) event() {}
 func (EventUnknown) event()     {}
 func (EventRenewed) event()     {}

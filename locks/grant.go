@@ -30,6 +30,7 @@ type grant struct {
 	index     int32 // in Locker.grants; -1 if not there
 	failures  int32 // of renewal, since the last that succeeded
 	deadline  leaseclock.Deadline
+	since     time.Duration // when the grant was taken
 	proved    time.Duration // when the last request that the backend granted was sent
 	due       time.Duration // when the next renewal is
 	err       error         // how it ended
@@ -69,7 +70,7 @@ func (l *Locker) newGrant(s *slot, req driver.Request, d driver.Grant, w wanted,
 	sent = begun(d, sent)
 	g := &grant{
 		l: l, s: s, token: req.Token, fence: d.Fence, t: t, onLoss: uint8(w.onLoss), index: -1,
-		deadline: leaseclock.NewDeadline(sent, t.ttl, t.margin), proved: l.age(sent),
+		deadline: leaseclock.NewDeadline(sent, t.ttl, t.margin), proved: l.age(sent), since: l.age(sent),
 		due: l.age(sent) + spread(t.interval),
 	}
 	g.outer.g = g
@@ -244,6 +245,6 @@ func (l *Locker) lose(g *grant, why Reason) ending {
 		}
 	}
 	l.vacate(g)
-	n.event = EventLost{Key: g.s.key, Fence: g.fence, Reason: why}
+	n.event = EventLost{Key: g.s.key, Fence: g.fence, Reason: why, Held: l.age(leaseclock.Now()) - g.since}
 	return n
 }

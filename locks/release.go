@@ -73,6 +73,10 @@ func (l *Locker) giveUp(ctx context.Context, g *grant) error {
 	}
 	aside.released = make(chan struct{})
 	lost := g.err
+	var had time.Duration
+	if lost == nil {
+		had = max(l.age(leaseclock.Now())-g.since, 1)
+	}
 	n := l.end(g, ErrReleased)
 	n.err, n.cancels = g.err, g.cancels()
 	delete(l.adrift, g)
@@ -93,7 +97,7 @@ func (l *Locker) giveUp(ctx context.Context, g *grant) error {
 	l.vacate(g)
 	l.mu.Unlock()
 	close(aside.released)
-	l.observe(EventReleased{Key: g.s.key, Fence: g.fence, Outcome: out, Took: time.Since(start)})
+	l.observe(EventReleased{Key: g.s.key, Fence: g.fence, Outcome: out, Took: time.Since(start), Held: had})
 	return aside.releaseErr
 }
 

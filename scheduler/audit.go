@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"time"
 
 	"github.com/solotick/solotick/store"
 )
@@ -12,6 +13,7 @@ const auditMost = 500
 // audit counts a settled stretch of one job again, from the rows themselves: every
 // expected tick must have one, or lie in a range.
 func (s *Scheduler) audit(state store.JobState) {
+	began := time.Now()
 	j := s.jobs[state.Job]
 	if j == nil || len(state.Revisions) == 0 {
 		return
@@ -24,7 +26,7 @@ func (s *Scheduler) audit(state store.JobState) {
 			gap, err = s.gap(j, state)
 		}
 	}
-	s.storeAnswered("audit", err)
+	s.asked("audit", began, err)
 	if err != nil {
 		return
 	}

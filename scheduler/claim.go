@@ -81,10 +81,11 @@ func (s *Scheduler) claim(ctx context.Context, j *job, run store.ClaimRun, adm a
 			return 0
 		}
 		if a.Outcome != store.OutcomeStarted {
-			s.emit(TickClaimed{Job: j.name, Tick: run.Key.Tick, Outcome: a.Outcome})
+			s.emit(TickClaimed{Job: j.name, Tick: run.Key.Tick, Outcome: a.Outcome, State: a.Execution.State, Reason: a.Execution.Reason})
 		}
 		switch a.Outcome {
 		case store.OutcomeStarted:
+			adm.claimed = a.took
 			s.start(j, a.Execution, a.sent, adm, nil)
 			return 0
 		case store.OutcomeEarly:
@@ -128,6 +129,7 @@ type claimAsk struct{ run store.ClaimRun }
 type claimAnswer struct {
 	store.ClaimedRun
 	sent leaseclock.Instant
+	took Interval
 	err  error
 }
 
@@ -145,12 +147,13 @@ func (s *Scheduler) claimBatch(asks []claimAsk) []claimAnswer {
 	defer cancel()
 	sent, at := leaseclock.Now(), time.Now()
 	claimed, err := s.deps.Store.Claim(ctx, req)
-	s.storeAnswered("claim", err)
+	s.asked("claim", at, err)
+	took := since(at)
 	if err == nil {
 		s.clock.observe(at, claimed.Now)
 	}
 	for i := range answers {
-		answers[i].sent, answers[i].err = sent, err
+		answers[i].sent, answers[i].took, answers[i].err = sent, took, err
 		if err == nil {
 			answers[i].ClaimedRun = claimed.Runs[i]
 		}

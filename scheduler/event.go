@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"context"
 	"time"
 
 	"github.com/solotick/solotick/store"
@@ -19,6 +20,31 @@ type ListenerFunc func(Event)
 // OnEvent calls f.
 func (f ListenerFunc) OnEvent(e Event) { f(e) }
 
+// RunContexter is a listener that also has a say in the context of every run: it is
+// called before [RunStarted] is told, and what it returns, which must come from ctx,
+// is the context of the run's handler and of its log lines.
+type RunContexter interface {
+	Listener
+	RunContext(ctx context.Context, e RunStarted) context.Context
+}
+
+// Interval is a stretch of time by this process's clock; the zero Interval for what
+// did not happen.
+type Interval struct{ From, To time.Time }
+
+// Took is how long it lasted.
+func (i Interval) Took() time.Duration { return i.To.Sub(i.From) }
+
+// since is the interval that ends now.
+func since(from time.Time) Interval { return Interval{from, time.Now()} }
+
+// TickCount is a number of ticks of one fate.
+type TickCount struct {
+	State  store.State // pending, skipped or missed
+	Reason store.Reason
+	Ticks  int64
+}
+
 // The events.
 type (
 	// TickDue says that the timer fired for a tick; Late is by how much.
@@ -34,13 +60,22 @@ type (
 		Holder string
 	}
 	// TickClaimed says that the store answered a claim with something else than started.
+	// State and Reason are those of the record, which for busy and skipped this claim has
+	// made.
 	TickClaimed struct {
 		Job     string
 		Tick    store.Millis
 		Outcome store.Outcome
+		State   store.State
+		Reason  store.Reason
 	}
 	// RunStarted says that the handler is about to be called.
-	RunStarted struct{ Execution store.Execution }
+	RunStarted struct {
+		Execution store.Execution
+		Mode      store.Mode // degradation mode; empty under its gate
+		Gate      Interval   // from the first question to the gate to its yes; zero without one
+		Claim     Interval   // of the request that gave the run to this process
+	}
 	// RunFinished says that an attempt is over and recorded. State is pending when it will
 	// be tried again. Fenced says that the record refused it.
 	RunFinished struct {
@@ -52,6 +87,7 @@ type (
 		// stopped: the run is taken over when its lease ends.
 		Unrecorded bool
 		Took       time.Duration
+		Record     Interval // of recording the end; zero if the effect's transaction did it
 	}
 	// RunLost says that a running attempt's right to go on ended; its context was cancelled.
 	RunLost struct {
@@ -68,7 +104,16 @@ type (
 		Job           string
 		Pending, Rows int
 		Ranged        int64
+		Counts        []TickCount // the same by state and reason, each pair once
 	}
+	// JobsSurveyed says what the store keeps of this process's jobs: at registration, and
+	// at every sweep. The states are shared: a listener only reads them.
+	JobsSurveyed struct {
+		Now  store.Millis
+		Jobs []store.JobState
+	}
+	// TermWon says that this process leads from now on: one elector, or one partition.
+	TermWon struct{}
 	// GateUnavailable says that the coordinator could not answer for a job.
 	GateUnavailable struct {
 		Job string
@@ -94,6 +139,13 @@ type (
 	StoreUnavailable struct {
 		Op  string
 		Err error
+	}
+	// StoreAnswered says that a request to the store ended, with or without an answer. The
+	// number of its Ops is small and fixed.
+	StoreAnswered struct {
+		Op   string
+		Took time.Duration
+		Err  error
 	}
 	// JobSuperseded says that another schedule is in force for the job; this process does
 	// not fire it.
@@ -138,6 +190,9 @@ func (JobSuperseded) event()      {}
 func (JobsChanged) event()        {}
 func (ConfigReloaded) event()     {}
 func (LedgerGap) event()          {}
+func (JobsSurveyed) event()       {}
+func (TermWon) event()            {}
+func (StoreAnswered) event()      {}
 
 // ReloadResult is what became of a configuration that was read again.
 type ReloadResult string

@@ -48,13 +48,13 @@ func (s *Scheduler) fetch() (more bool, err error) {
 	defer cancel()
 	sent, at := leaseclock.Now(), time.Now()
 	got, err := s.deps.Store.Fetch(ctx, s.fetchRequest(jobs, room))
-	s.storeAnswered("fetch", err)
+	s.asked("fetch", at, err)
 	if err != nil {
 		return false, err
 	}
 	s.clock.observe(at, got.Now)
 	for _, exec := range got.Runs {
-		s.startFetched(exec, sent)
+		s.startFetched(exec, sent, since(at))
 	}
 	return got.More && len(got.Runs) < room, nil
 }
@@ -69,11 +69,11 @@ func (s *Scheduler) fetchRequest(jobs []string, limit int) store.FetchRequest {
 // startFetched starts a row that was fetched or taken over. Such a run takes no
 // gate: its active key keeps it alone, and a gate would only save a claim that
 // has been made already.
-func (s *Scheduler) startFetched(exec store.Execution, sent leaseclock.Instant) {
+func (s *Scheduler) startFetched(exec store.Execution, sent leaseclock.Instant, claimed Interval) {
 	j := s.jobs[exec.Key.Job]
 	mode, _ := s.switcher.degraded(j)
 	s.inFlight.Add(1)
-	s.start(j, exec, sent, admission{mode: mode}, func() {
+	s.start(j, exec, sent, admission{mode: mode, claimed: claimed}, func() {
 		s.inFlight.Add(-1)
 		nudge(s.fetchNow)
 	})

@@ -18,6 +18,9 @@ type admission struct {
 	lease *locks.Lease
 	term  *leader.Term
 	local *sync.Mutex
+
+	asked   Interval // of the gate
+	claimed Interval // of the claim
 }
 
 // LockKey is the name of the lock that a cron job's ticks take.
@@ -46,6 +49,7 @@ func (s *Scheduler) admit(j *job, tick store.Millis) (admission, bool) {
 	defer done()
 	j.ask(1)
 	defer j.ask(-1)
+	began := time.Now()
 	for try := 0; ; try++ {
 		if mode, degraded := s.switcher.degraded(j); degraded {
 			return s.admitDegraded(j, mode)
@@ -53,6 +57,9 @@ func (s *Scheduler) admit(j *job, tick store.Millis) (admission, bool) {
 		adm, verdict := s.ask(ctx, j, tick)
 		switch verdict {
 		case gateOpen:
+			if j.o.gate != GateNone {
+				adm.asked = since(began)
+			}
 			return adm, true
 		case gateHeld:
 			return admission{}, false

@@ -141,7 +141,7 @@ func (h *heart) beatOnce() error {
 	defer cancel()
 	sent, at := leaseclock.Now(), time.Now()
 	answer, err := h.s.deps.Store.Heartbeat(ctx, req)
-	h.s.storeAnswered("heartbeat", err)
+	h.s.asked("heartbeat", at, err)
 	if err != nil {
 		return err
 	}

@@ -67,16 +67,20 @@ func (l leadership) retire() {
 	}
 }
 
-// won reports whether a term has begun since the last call with the same map.
-func (l leadership) won(seen map[*leader.Elector]int64) (news bool) {
-	electors := []*leader.Elector{l.elector}
+func (l leadership) electors() []*leader.Elector {
 	if l.shares != nil {
-		electors = l.shares.Electors()
+		return l.shares.Electors()
 	}
-	for _, e := range electors {
+	return []*leader.Elector{l.elector}
+}
+
+// won is how many terms have begun since the last call with the same map.
+func (l leadership) won(seen map[*leader.Elector]int64) (terms int) {
+	for _, e := range l.electors() {
 		if t := e.Term(); t != nil && t.Number() != seen[e] {
-			seen[e], news = t.Number(), true
+			seen[e] = t.Number()
+			terms++
 		}
 	}
-	return news
+	return terms
 }

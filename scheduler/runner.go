@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 	"unicode/utf8"
 
@@ -41,11 +42,12 @@ const (
 func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant, adm admission, done func()) {
 	a := &attempt{s: s, job: j, Run: newRun(exec, adm.mode)}
 	a.ctx, a.cancel = context.WithCancelCause(s.work)
+	started := RunStarted{Execution: exec, Mode: a.Mode(), Gate: adm.asked, Claim: adm.claimed}
 	if !s.enter() {
 		// A stop came between question and answer: another replica shall run it, now
 		// if the store takes this, else when the lease ends.
 		if err, _ := s.finishes.ask(s.alive, store.Finish{Ref: exec.Ref(), State: store.StatePending, Unstarted: true}, nil); err != nil {
-			s.log.Debug("run claimed while stopping not given back; it is taken over when its lease ends", "run", exec.ID, "error", err)
+			a.log().Debug("run claimed while stopping not given back; it is taken over when its lease ends", "error", err)
 		}
 		a.cancel(ErrDraining)
 		s.release(adm)
@@ -55,6 +57,7 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 		return
 	}
 	j.begin()
+	a.ctx = s.runContext(a.ctx, started)
 	s.heart.add(a, sent)
 	go func() {
 		defer s.runWG.Done()
@@ -63,7 +66,7 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 		}
 		unwatch, leave := adm.watch(context.WithoutCancel(s.alive), a.gateLost)
 		began := time.Now()
-		s.emit(RunStarted{Execution: exec})
+		s.emit(started)
 		err := s.call(a)
 		took := time.Since(began)
 		unwatch() // before the release, which is no loss
@@ -72,7 +75,9 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 		case a.Settled():
 			end.verdict.State, end.fenced = store.StateSucceeded, false
 		case !end.fenced:
+			began := time.Now()
 			recorded := s.record(a, end.verdict)
+			end.recording = since(began)
 			end.fenced = errors.Is(recorded, store.ErrFenced)
 			end.unrecorded = recorded != nil && !end.fenced
 		}
@@ -86,6 +91,14 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 			s.fetchAfter(end.verdict.Delay)
 		}
 	}()
+}
+
+// runContext asks the listeners that have a say in it.
+func (s *Scheduler) runContext(ctx context.Context, e RunStarted) context.Context {
+	for _, l := range s.contexters {
+		ctx = l.RunContext(ctx, e)
+	}
+	return ctx
 }
 
 // enter counts a run in, unless the stop has begun.
@@ -108,6 +121,19 @@ type attempt struct {
 	cancel context.CancelCauseFunc
 	lease  lease
 }
+
+// runFields name a run in full; every log line of a run has them.
+func runFields(e *store.Execution) []any {
+	fields := make([]any, 0, 12)
+	fields = append(fields, "job", e.Key.Job)
+	if e.Key.Tick != 0 {
+		fields = append(fields, "tick", e.Key.Tick.String())
+	}
+	return append(fields, "run", e.ID.String(), "key", e.Key.String(), "attempt", e.Attempt, "fence", e.Fence)
+}
+
+// log is for the lines of the attempt; they are written under its context.
+func (a *attempt) log() *slog.Logger { return a.s.log.With(runFields(&a.exec)...) }
 
 // call runs the handler in a goroutine of its own, so that one that ignores the
 // end of its context can be left behind.
@@ -135,7 +161,7 @@ func (s *Scheduler) call(a *attempt) error {
 		<-returned
 		s.heart.abandon(-1)
 	}()
-	s.log.Error("handler ignores the end of its context and is left behind", "job", a.Job(), "run", a.ID(), "cause", context.Cause(ctx))
+	a.log().ErrorContext(a.ctx, "handler ignores the end of its context and is left behind", "cause", context.Cause(ctx))
 	s.emit(RunAbandoned{Execution: a.exec})
 	return fmt.Errorf("%w (%w)", ErrAbandoned, context.Cause(ctx))
 }
@@ -184,7 +210,7 @@ func (a *attempt) lose(cause error) {
 	}
 	a.cancel(cause)
 	a.s.emit(RunLost{Execution: a.exec, Cause: cause})
-	a.s.log.Warn("run lost", "job", a.Job(), "run", a.ID(), "attempt", a.Attempt(), "cause", cause)
+	a.log().WarnContext(a.ctx, "run lost", "cause", cause)
 }
 
 // verdict turns the handler's answer into the record's next state.
@@ -286,7 +312,7 @@ func (s *Scheduler) record(a *attempt, f store.Finish) error {
 			return err
 		}
 		if !errors.Is(err, store.ErrUnavailable) {
-			s.log.Error("end of a run not recorded", "job", a.Job(), "run", a.ID(), "error", err)
+			a.log().ErrorContext(a.ctx, "end of a run not recorded", "error", err)
 			return err
 		}
 		if err := backoff.Wait(s.alive, backoff.Policy{Base: 50 * time.Millisecond, Max: 2 * time.Second}.Delay(try)); err != nil {
@@ -299,8 +325,9 @@ func (s *Scheduler) record(a *attempt, f store.Finish) error {
 func (s *Scheduler) finishBatch(rows []store.Finish) []error {
 	ctx, cancel := context.WithTimeout(s.alive, s.storeTimeout())
 	defer cancel()
+	began := time.Now()
 	answers, err := s.deps.Store.Finish(ctx, rows)
-	s.storeAnswered("finish", err)
+	s.asked("finish", began, err)
 	if err == nil {
 		return answers
 	}
@@ -318,13 +345,19 @@ type finished struct {
 	took       time.Duration
 	fenced     bool
 	unrecorded bool
+	recording  Interval
 }
 
 // report tells how an attempt ended.
 func (s *Scheduler) report(a *attempt, f finished) {
 	state, err := f.verdict.State, f.err
-	s.emit(RunFinished{Execution: a.exec, State: state, Err: err, Fenced: f.fenced, Unrecorded: f.unrecorded, Took: f.took})
-	log := s.log.With("job", a.Job(), "run", a.ID(), "key", a.Key().String(), "attempt", a.Attempt(), "fence", a.Fence(), "took", f.took.Round(time.Millisecond))
+	s.emit(RunFinished{
+		Execution: a.exec, State: state, Err: err, Fenced: f.fenced, Unrecorded: f.unrecorded, Took: f.took, Record: f.recording,
+	})
+	if err == nil && !f.unrecorded && !f.fenced && !s.log.Enabled(a.ctx, slog.LevelDebug) {
+		return // the usual end costs no line
+	}
+	log := a.log().With("took", f.took.Round(time.Millisecond))
 	if panicked, ok := errors.AsType[*PanicError](err); ok {
 		log = log.With("stack", string(panicked.Stack))
 	}
@@ -333,17 +366,17 @@ func (s *Scheduler) report(a *attempt, f finished) {
 		s.mu.Lock()
 		s.unrecorded = append(s.unrecorded, a.Key().String())
 		s.mu.Unlock()
-		log.Error("end of the run not recorded: it is taken over when its lease ends", "state", state.String(), "error", err)
+		log.ErrorContext(a.ctx, "end of the run not recorded: it is taken over when its lease ends", "state", state.String(), "error", err)
 	case f.fenced:
-		log.Warn("run finished too late: the record refused it", "error", err)
+		log.WarnContext(a.ctx, "run finished too late: the record refused it", "error", err)
 	case err != nil && state == store.StateSucceeded:
-		log.Warn("run succeeded, and its handler failed after that", "error", err)
+		log.WarnContext(a.ctx, "run succeeded, and its handler failed after that", "error", err)
 	case err == nil:
-		log.Debug("run succeeded")
+		log.DebugContext(a.ctx, "run succeeded")
 	case state == store.StatePending:
-		log.Warn("run will be tried again", "error", err)
+		log.WarnContext(a.ctx, "run will be tried again", "error", err)
 	default:
-		log.Error("run ended", "state", state.String(), "error", err)
+		log.ErrorContext(a.ctx, "run ended", "state", state.String(), "error", err)
 	}
 }
 

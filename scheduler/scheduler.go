@@ -49,6 +49,8 @@ type Scheduler struct {
 	endAlive                context.CancelFunc
 	intakeWG, runWG, backWG sync.WaitGroup
 
+	contexters []RunContexter // of the listeners
+
 	stopping chan struct{} // closed at the hard end of a drain
 	finished chan struct{} // closed when the scheduler ends by itself
 	stopOnce sync.Once
@@ -95,6 +97,11 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 	s.heart = newHeart(s)
 	s.claims = batcher[claimAsk, claimAnswer]{do: s.claimBatch, max: 500}
 	s.finishes = batcher[store.Finish, error]{do: s.finishBatch, max: 500}
+	for _, l := range deps.Listeners {
+		if c, ok := l.(RunContexter); ok {
+			s.contexters = append(s.contexters, c)
+		}
+	}
 	return s, nil
 }
 
@@ -217,13 +224,14 @@ func (s *Scheduler) register() (time.Time, error) {
 		sent := time.Now()
 		r, err := s.deps.Store.Register(ctx, s.cfg.Namespace, specs)
 		cancel()
-		s.storeAnswered("register", err)
+		s.asked("register", sent, err)
 		switch {
 		case err == nil:
 			s.clock.observe(sent, r.Now)
 			for i, state := range r.Jobs {
 				s.jobs[specs[i].Job].learn(s, state)
 			}
+			s.emit(JobsSurveyed{Now: r.Now, Jobs: r.Jobs})
 			return s.clock.now(), nil
 		case errors.Is(err, store.ErrSchema):
 			s.fail(err)
@@ -292,6 +300,15 @@ func nudge(c chan struct{}) {
 // storeTimeout bounds one call of the store, so that a stalled connection cannot
 // hold up a service for ever.
 func (s *Scheduler) storeTimeout() time.Duration { return max(s.cfg.Lease/2, 2*time.Second) }
+
+// asked tells of a request to the store that was sent at the time, and keeps the
+// store's health.
+func (s *Scheduler) asked(op string, sent time.Time, err error) {
+	if !errors.Is(err, context.Canceled) {
+		s.emit(StoreAnswered{Op: op, Took: time.Since(sent), Err: err})
+	}
+	s.storeAnswered(op, err)
+}
 
 // storeAnswered keeps the store's health, and tells of its first failure and its
 // first answer after one.

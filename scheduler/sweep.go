@@ -35,7 +35,10 @@ func (s *Scheduler) sweepLoop() {
 	for {
 		if s.usesGate(GateLeader) {
 			won = s.lead.changed()
-			if s.lead.won(terms) {
+			if n := s.lead.won(terms); n > 0 {
+				for range n {
+					s.emit(TermWon{})
+				}
 				nudge(s.sweepNow) // a new leader sweeps at once
 				nudge(s.fetchNow)
 			}
@@ -65,11 +68,12 @@ func (s *Scheduler) sweep() (next time.Duration, survey store.Surveyed) {
 	defer cancel()
 	at := time.Now()
 	survey, err := s.deps.Store.Survey(ctx, s.cfg.Namespace, s.names())
-	s.storeAnswered("survey", err)
+	s.asked("survey", at, err)
 	if err != nil {
 		return fallback, survey
 	}
 	s.clock.observe(at, survey.Now)
+	s.emit(JobsSurveyed{Now: survey.Now, Jobs: survey.Jobs})
 	if survey.NextLeaseEnd != 0 && survey.NextLeaseEnd < survey.Now {
 		if more, err := s.takeOver(); err != nil || more {
 			fallback = jitter
@@ -107,21 +111,21 @@ func (s *Scheduler) takeOver() (more bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
 	defer cancel()
-	sent := leaseclock.Now()
+	sent, at := leaseclock.Now(), time.Now()
 	// Not bounded by Concurrency: a run that was in progress is owed a place.
 	got, err := s.deps.Store.TakeOver(ctx, s.fetchRequest(jobs, 100))
-	s.storeAnswered("take over", err)
+	s.asked("take over", at, err)
 	if err != nil {
 		return false, err
 	}
 	for _, exec := range got.Settled {
-		s.log.Warn("run of a dead owner settled", "job", exec.Key.Job, "key", exec.Key.String(), "state", exec.State.String(), "reason", exec.Reason)
+		s.log.With(runFields(&exec)...).Warn("run of a dead owner settled", "state", exec.State.String(), "reason", exec.Reason)
 		s.emit(RunTakenOver{Execution: exec})
 	}
 	for _, exec := range got.Runs {
-		s.log.Warn("run of a dead owner taken over", "job", exec.Key.Job, "key", exec.Key.String(), "attempt", exec.Attempt)
+		s.log.With(runFields(&exec)...).Warn("run of a dead owner taken over")
 		s.emit(RunTakenOver{Execution: exec})
-		s.startFetched(exec, sent)
+		s.startFetched(exec, sent, since(at))
 	}
 	return got.More, nil
 }
@@ -156,25 +160,17 @@ func (s *Scheduler) settle(survey store.Surveyed) error {
 func (s *Scheduler) settleBatch(jobs []store.SettleJob) error {
 	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
 	defer cancel()
+	began := time.Now()
 	// Decide may be called again when the transaction is; the last call counts.
 	events := map[string]TicksSettled{}
 	result, err := s.deps.Store.Settle(ctx, store.SettleRequest{Namespace: s.cfg.Namespace, Jobs: jobs},
 		func(v store.TickView) store.Settlement {
 			j := s.jobs[v.Job]
 			settlement := j.settle(v, s.switcher.failsFast(j))
-			e := TicksSettled{Job: v.Job}
-			for _, t := range settlement.Ticks {
-				if e.Rows++; t.State == store.StatePending {
-					e.Pending++
-				}
-			}
-			for _, r := range settlement.Ranges {
-				e.Ranged += r.Count
-			}
-			events[v.Job] = e
+			events[v.Job] = countSettled(v.Job, settlement)
 			return settlement
 		})
-	s.storeAnswered("settle", err)
+	s.asked("settle", began, err)
 	if err != nil {
 		return err
 	}
@@ -188,6 +184,31 @@ func (s *Scheduler) settleBatch(jobs []store.SettleJob) error {
 		s.Wake()
 	}
 	return nil
+}
+
+// countSettled is what a settlement says of the job's ticks.
+func countSettled(job string, what store.Settlement) TicksSettled {
+	e := TicksSettled{Job: job}
+	count := func(s store.State, r store.Reason, n int64) {
+		for i := range e.Counts {
+			if c := &e.Counts[i]; c.State == s && c.Reason == r {
+				c.Ticks += n
+				return
+			}
+		}
+		e.Counts = append(e.Counts, TickCount{s, r, n})
+	}
+	for _, t := range what.Ticks {
+		if e.Rows++; t.State == store.StatePending {
+			e.Pending++
+		}
+		count(t.State, t.Reason, 1)
+	}
+	for _, r := range what.Ranges {
+		e.Ranged += r.Count
+		count(r.State, r.Reason, r.Count)
+	}
+	return e
 }
 
 // revive makes up for ticks that were skipped because the gate's coordinator was
@@ -209,12 +230,13 @@ func (s *Scheduler) revive(g Gate) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
+		began := time.Now()
 		n, err := s.deps.Store.Revive(ctx, store.ReviveRequest{
 			Namespace: s.cfg.Namespace, Job: j.name, Limit: limit,
 			Since: store.MillisOf(s.clock.now().Add(-j.o.window)),
 		})
 		cancel()
-		s.storeAnswered("revive", err)
+		s.asked("revive", began, err)
 		if err != nil {
 			s.log.Warn("ticks skipped while degraded not revived", "job", j.name, "error", err)
 			continue
