@@ -7,7 +7,7 @@ type Revision struct {
 	Number int64  `json:"n"`    // Config.Revision of the replica that brought it
 	Spec   string `json:"spec"` // marshalled schedule, readable by every replica
 	Hash   string `json:"hash"`
-	From   Millis `json:"from"` // by the store's clock
+	From   Millis `json:"from"` // by the store's clock; its ticks are those after it
 }
 
 // JobState is what the store keeps per job.
@@ -32,6 +32,21 @@ func (j *JobState) Current() Revision {
 		return Revision{}
 	}
 	return j.Revisions[len(j.Revisions)-1]
+}
+
+// At is the revision that owns the tick: the one in force from before it. The first
+// one owns what lies before all of them; the zero Revision is that of a job without
+// a schedule.
+func (j *JobState) At(tick Millis) Revision {
+	for i := len(j.Revisions) - 1; i > 0; i-- {
+		if j.Revisions[i].From < tick {
+			return j.Revisions[i]
+		}
+	}
+	if len(j.Revisions) == 0 {
+		return Revision{}
+	}
+	return j.Revisions[0]
 }
 
 // PausedAt reports whether the job is paused at the instant.

@@ -18,7 +18,9 @@ import (
 type Store interface {
 	// Register makes the jobs known, in one transaction. A new job's watermark
 	// is the store's time now: history is never run. A schedule other than the
-	// one in force becomes a new revision if its number is not lower; otherwise
+	// one in force becomes a new revision if its number is not lower, from the store's
+	// time + EarlyTolerance on, so that no tick which could have been claimed before is
+	// the new one's; otherwise
 	// the job is answered as it is and the caller sees that it is superseded. A
 	// spec that is in force already changes nothing but its number, if higher.
 	Register(ctx context.Context, ns string, jobs []JobSpec) (Registered, error)
@@ -190,8 +192,8 @@ const (
 )
 
 // ClaimRun is one run to claim. Its job must be registered. A SpecHash that is set
-// and is not the one in force refuses the claim (OutcomeSuperseded). A run of
-// class cron whose job is paused at the tick is recorded as skipped(paused).
+// refuses the claim (OutcomeSuperseded) unless it is that of the schedule in force
+// or, for class cron, of the one that was in force at the tick. A run of class cron whose job is paused at the tick is recorded as skipped(paused).
 type ClaimRun struct {
 	NewExecution
 	Busy BusyPolicy

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -206,6 +207,10 @@ func (c *claim) plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	former, err := c.former(ctx)
+	if err != nil {
+		return err
+	}
 	for i := range c.runs {
 		n, p, j := &c.news[i], &c.plans[i], c.jobs[c.news[i].Key.Job]
 		p.hash = n.Key.Hash()
@@ -213,7 +218,7 @@ func (c *claim) plan(ctx context.Context) error {
 		switch {
 		case n.Key.Tick > c.now.Add(store.EarlyTolerance):
 			p.answer = store.ClaimedRun{Outcome: store.OutcomeEarly, Wait: n.Key.Tick.Sub(c.now)}
-		case n.SpecHash != "" && n.SpecHash != j.specHash:
+		case n.SpecHash != "" && n.SpecHash != j.specHash && !former[i]:
 			p.answer = store.ClaimedRun{Outcome: store.OutcomeSuperseded}
 		case late:
 			p.answer = store.ClaimedRun{Outcome: store.OutcomeDuplicate}
@@ -236,6 +241,31 @@ func (c *claim) plan(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// former tells of the runs under a schedule that is not in force whether it was at
+// their tick. Only where there are such runs it costs a statement.
+func (c *claim) former(ctx context.Context) (map[int]bool, error) {
+	asked := map[int]string{}
+	for i := range c.news {
+		if n := &c.news[i]; n.Key.Class == store.ClassCron && n.SpecHash != "" && n.SpecHash != c.jobs[n.Key.Job].specHash {
+			asked[i] = n.Key.Job
+		}
+	}
+	if len(asked) == 0 {
+		return nil, nil
+	}
+	states, _, err := c.s.jobStates(ctx, c.tx, c.ns, slices.Compact(slices.Sorted(maps.Values(asked))), "")
+	if err != nil {
+		return nil, err
+	}
+	by, former := index(states), make(map[int]bool, len(asked))
+	for i, job := range asked {
+		if j := by[job]; j != nil {
+			former[i] = j.At(c.news[i].Key.Tick).Hash == c.news[i].SpecHash
+		}
+	}
+	return former, nil
 }
 
 // busy is the row of a run whose active key is held.

@@ -127,7 +127,11 @@ func (s *Store) register(ctx context.Context, tx sqldialect.Conn, ns string, job
 			if renumbers(j, spec) {
 				j.Revisions[len(j.Revisions)-1].Number = spec.Revision
 			} else {
-				j.Revisions = append(j.Revisions, store.Revision{Number: spec.Revision, Spec: spec.Spec, Hash: spec.Hash, From: now})
+				from := now
+				if len(j.Revisions) > 0 {
+					from = now.Add(store.EarlyTolerance)
+				}
+				j.Revisions = append(j.Revisions, store.Revision{Number: spec.Revision, Spec: spec.Spec, Hash: spec.Hash, From: from})
 			}
 			j.Version++
 			text, err := json.Marshal(j.Revisions)

@@ -72,7 +72,7 @@ func (sp *space) claim(c *store.ClaimRun, h hand, now store.Millis) store.Claime
 	switch {
 	case c.Key.Tick > now.Add(store.EarlyTolerance):
 		return store.ClaimedRun{Outcome: store.OutcomeEarly, Wait: c.Key.Tick.Sub(now)}
-	case c.SpecHash != "" && c.SpecHash != j.state.Current().Hash:
+	case c.SpecHash != "" && !j.owns(c.SpecHash, c.Key):
 		return store.ClaimedRun{Outcome: store.OutcomeSuperseded}
 	case j.accounted(c.Key):
 		return store.ClaimedRun{Outcome: store.OutcomeDuplicate}
@@ -105,6 +105,12 @@ func (sp *space) claim(c *store.ClaimRun, h hand, now store.Millis) store.Claime
 	sp.start(r, h, now)
 	r.claimed, r.Version = store.OutcomeStarted, 1
 	return store.ClaimedRun{Outcome: store.OutcomeStarted, Execution: r.view()}
+}
+
+// owns reports whether a run may be claimed under the schedule: it is in force, or was
+// at the tick.
+func (j *job) owns(hash string, k store.Key) bool {
+	return hash == j.state.Current().Hash || k.Class == store.ClassCron && hash == j.state.At(k.Tick).Hash
 }
 
 // accounted reports whether the tick is one that the watermarks close, so that

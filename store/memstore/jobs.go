@@ -30,8 +30,12 @@ func (s *Store) Register(ctx context.Context, ns string, jobs []store.JobSpec) (
 			j.state.Version++
 		}
 		if spec.Hash != cur.Hash && (len(j.state.Revisions) == 0 || spec.Revision >= cur.Number) {
+			from := now
+			if len(j.state.Revisions) > 0 {
+				from = now.Add(store.EarlyTolerance)
+			}
 			j.state.Revisions = append(j.state.Revisions,
-				store.Revision{Number: spec.Revision, Spec: spec.Spec, Hash: spec.Hash, From: now})
+				store.Revision{Number: spec.Revision, Spec: spec.Spec, Hash: spec.Hash, From: from})
 			j.state.Version++
 		}
 		out.Jobs = append(out.Jobs, j.view())

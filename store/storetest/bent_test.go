@@ -325,6 +325,16 @@ var bends = map[string]struct {
 		func(b *bent) { b.claim = func(_ *bent, c *store.ClaimRun) { c.SpecHash = "" } },
 		"claim/superseded", "a claim under a schedule that is not in force",
 	},
+	"schedule of a tick": {
+		func(b *bent) {
+			b.claim = func(_ *bent, c *store.ClaimRun) {
+				if c.SpecHash == "spec-1" && c.Key.Class == store.ClassCron {
+					c.SpecHash = "spec-x"
+				}
+			}
+		},
+		"claim/former_schedule", "a tick belongs to the schedule that was in force at it",
+	},
 	"case and blanks": {
 		func(b *bent) {
 			b.row = func(n *store.NewExecution) { n.Key.Name = strings.TrimRight(strings.ToLower(n.Key.Name), " ") }

@@ -18,6 +18,7 @@ var claimCases = []suiteCase{
 	{"claim/skip with a reason", claimSkip},
 	{"claim/paused", claimPaused},
 	{"claim/superseded", claimSuperseded},
+	{"claim/former_schedule", claimFormer},
 	{"claim/dedup", claimDedup},
 	{"claim/at the watermark", claimAtWatermark},
 	{"claim/every part of the key counts", keyParts},
@@ -285,6 +286,34 @@ func claimSuperseded(e *env) {
 	}
 	old.SpecHash = "spec-1"
 	same(e, "a claim under the schedule in force starts", "outcome", e.claim(long, old)[0].Outcome, store.OutcomeStarted)
+}
+
+// claimFormer changes the schedule between ticks and their claims, as a replica does
+// whose configuration is changed while others have a tick on its way.
+func claimFormer(e *env) {
+	const rule = "a tick belongs to the schedule that was in force at it, and another's claim of it is refused once that is known"
+	e.register("report")
+	e.until(e.now())
+	before := e.now()
+	r, err := e.s.Register(e.ctx, space, []store.JobSpec{{Job: "report", Spec: "new", Hash: "spec-2", Revision: 9}})
+	e.must(err)
+	from := r.Jobs[0].Current().From
+	if from < before.Add(store.EarlyTolerance) || from > e.now().Add(store.EarlyTolerance) {
+		e.broken("a schedule that replaces another is in force from the store's time + EarlyTolerance on", "from %s, registered after %s", from, before)
+	}
+	e.until(from.Add(2 * time.Millisecond))
+	claim := func(tick store.Millis, hash string) store.Outcome {
+		c := free("report", tick)
+		c.SpecHash = hash
+		return e.claim(long, c)[0].Outcome
+	}
+	same(e, rule, "the former schedule after its end", claim(from+1, "spec-1"), store.OutcomeSuperseded)
+	same(e, rule, "no schedule of the job", claim(from, "spec-0"), store.OutcomeSuperseded)
+	same(e, rule, "the former schedule at its end", claim(from, "spec-1"), store.OutcomeStarted)
+	same(e, rule, "the schedule in force", claim(from+1, "spec-2"), store.OutcomeStarted)
+	keyed := free("report", 0)
+	keyed.Key, keyed.SpecHash = store.Key{Class: store.ClassKey, Job: "report", Name: "by hand"}, "spec-1"
+	same(e, "only a tick is bound to a time", "a key under the former schedule", e.claim(long, keyed)[0].Outcome, store.OutcomeSuperseded)
 }
 
 func claimDedup(e *env) {
