@@ -18,12 +18,14 @@ PKG ?= ./...
 PARALLEL ?= 4
 # Modules of their own, so that what they need is not in go.mod.
 MODULES := adapters/gocronlock benchmarks/lockbench
-# Of make soak: what is run, for how long, and where the figures go.
+# Of make soak: what is run, for how long or how often, and where the figures go.
 AREA ?=
-SOAK ?= 1h
+SOAK ?= $(or $(SOAK_OF_$(AREA)),1h)
 RESULT ?= soak-$(AREA).json
-AREAS := store
+AREAS := store leader
 SOAK_store := -run='^TestCrowd$$' -parallel=3 ./store/gormstore
+SOAK_leader := -run='^TestLeaderFaults$$$$' ./internal/e2e
+SOAK_OF_leader := 50
 # Flags of make bench-locks and bench-store, such as -quick, -json or -only=redis.
 BENCHFLAGS ?=
 
@@ -115,7 +117,7 @@ bench-store: deps ## Measure the store and the guard beside the same statements 
 	$(GO) run ./benchmarks/storebench $(BENCHFLAGS)
 
 .PHONY: soak
-soak: deps ## Run the long form of what the suite shows in short: AREA=store, for SOAK=1h; the figures go to RESULT
+soak: deps ## Run the long form of what the suite shows in short: AREA=store for SOAK=1h, AREA=leader for SOAK=50 faults; the figures go to RESULT
 	$(if $(SOAK_$(AREA)),,$(error AREA is one of: $(AREAS)))
 	SOLOTICK_SOAK=$(SOAK) SOLOTICK_SOAK_RESULT=$(abspath $(RESULT)) $(GO) test -v -count=1 -timeout=0 $(TESTFLAGS) $(SOAK_$(AREA))
 

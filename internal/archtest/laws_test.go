@@ -50,7 +50,7 @@ var (
 
 	// testSupport are the packages that only tests link.
 	testSupport = []string{
-		"locks/lockstest/...", "leader/leadertest", "store/storetest", "scheduler/schedulertest",
+		"locks/lockstest/...", "leader/leadertest/...", "store/storetest", "scheduler/schedulertest",
 		"internal/archtest", "internal/faultproxy", "internal/sim", "internal/testenv",
 		"internal/bench", "benchmarks/...",
 	}

@@ -34,6 +34,7 @@ type cluster struct {
 	path  string
 	base  plan
 	lag   *lag
+	plan  func(*plan) // fits the plan of one replica; nil for none
 
 	mu       sync.Mutex
 	notes    []note
@@ -86,6 +87,9 @@ func (c *cluster) replica(name string, offset time.Duration) *replica {
 	c.t.Helper()
 	p := c.base
 	p.Name, p.DB, p.Offset = name, c.path, offset
+	if c.plan != nil {
+		c.plan(&p)
+	}
 	text, err := json.Marshal(p)
 	if err != nil {
 		c.t.Fatal(err)

@@ -13,10 +13,13 @@ import (
 	"github.com/solotick/solotick/store"
 )
 
-// fast is a plan with short leases, which are still renewed in time on a machine that
-// is busy with other things.
+// lockTTL is short, and a lease still renewed in time on a machine that is busy with
+// other things.
+const lockTTL = 3 * time.Second
+
+// fast is a plan with short leases.
 func fast(gate scheduler.Gate, jobs ...planJob) plan {
-	return plan{Gate: gate, Lease: 3 * time.Second, LockTTL: 3 * time.Second, Mode: store.ModeStoreOnly, Jobs: jobs}
+	return plan{Gate: gate, Lease: 3 * time.Second, LockTTL: lockTTL, Mode: store.ModeStoreOnly, Jobs: jobs}
 }
 
 // TestSkewedReplicas: a job shorter than the skew of the replicas' clocks, which

@@ -19,9 +19,10 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/solotick/solotick/idempotent"
+	"github.com/solotick/solotick/internal/testenv"
 	"github.com/solotick/solotick/leader"
-	"github.com/solotick/solotick/locks"
-	"github.com/solotick/solotick/locks/sqllock"
+	leaderdriver "github.com/solotick/solotick/leader/driver"
+	"github.com/solotick/solotick/leader/leadertest/terms"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/store"
 	"github.com/solotick/solotick/store/gormstore"
@@ -45,7 +46,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "5"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(testenv.Main(m))
 }
 
 // plan is what a replica does.
@@ -53,6 +54,10 @@ type plan struct {
 	Name       string
 	DB         string // store and effects
 	LockDB     string // lock database, by default the store's
+	Locks      string // name of the lock backend, by default SQLite
+	LocksPart  string // its part of a file
+	Native     bool   // the backend's own election recipe
+	Follow     bool   // tells of terms
 	Gate       scheduler.Gate
 	Partitions int // of gate leader; 0 for one leader
 	Lease      time.Duration
@@ -94,12 +99,13 @@ func (effectRow) TableName() string { return "effects" }
 // note is a line that a replica prints.
 type note struct {
 	Replica string
-	What    string // ready, began, ended, fenced, lost
+	What    string // ready, began, ended, fenced, lost, look
 	Job     string
 	Tick    int64
 	Attempt int
 	Cause   string
 	At      int64
+	Look    *terms.Look `json:",omitempty"`
 }
 
 var notes sync.Mutex
@@ -141,11 +147,11 @@ func work(text string) (err error) {
 	if err := st.Migrate(ctx); err != nil {
 		return err
 	}
-	locker, err := sqllock.New(lockDB, &locks.Config{TTL: p.LockTTL, Label: p.Name})
+	locker, recipe, err := p.openLocks(ctx, lockDB)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, locker.Close(context.WithoutCancel(ctx))) }()
+	defer func() { err = errors.Join(err, p.closeLocks(ctx, locker)) }()
 	deps := scheduler.Deps{
 		Store: st, Locker: locker,
 		Logger:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})),
@@ -153,9 +159,11 @@ func work(text string) (err error) {
 	}
 	lead := leader.Config{Label: p.Name, TTL: p.LockTTL}
 	if p.Partitions > 0 {
-		deps.Shares, err = leader.NewShares(locker, locks.Key("e2e", "leader"), leader.SharesConfig{Config: lead, Partitions: p.Partitions})
+		deps.Shares, err = leader.NewShares(locker, electionKey, leader.SharesConfig{Config: lead, Partitions: p.Partitions})
+	} else if p.Native {
+		deps.Elector, err = leader.New(leaderdriver.FromQueue(recipe), electionKey, lead)
 	} else {
-		deps.Elector, err = leader.FromLocks(locker, locks.Key("e2e", "leader"), lead)
+		deps.Elector, err = leader.FromLocks(locker, electionKey, lead)
 	}
 	if err != nil {
 		return err
@@ -172,6 +180,9 @@ func work(text string) (err error) {
 		if err := s.Add(p.job(j, guard, db)); err != nil {
 			return err
 		}
+	}
+	if p.Follow {
+		defer p.follow(ctx, deps.Elector)()
 	}
 	p.tell(note{What: "ready"})
 	return s.Run(ctx)

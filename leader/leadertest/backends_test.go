@@ -122,7 +122,7 @@ func TestLocksOnServers(t *testing.T) {
 			t.Parallel()
 			at := b.place(t)
 			leadertest.Run(t, leadertest.Harness{
-				TTL: b.ttl, Handover: b.handover, Priorities: true,
+				TTL: b.ttl, Handover: b.handover, Priorities: true, Votes: name == "redlock",
 				New: func(t *testing.T, election string, cfg leader.Config) leadertest.Candidate {
 					l, cut := b.locker(t, at, cfg.TTL)
 					e, err := leader.FromLocks(l, election, cfg)

@@ -16,6 +16,7 @@
 // before its work has returned; one that dies is replaced after its TTL; one cut
 // off from the backend ends its term before the backend gives the next, and says
 // so; one that is deposed is told; a candidate that never led hears nothing; all
-// of them outlive an outage. It cannot show what a frozen process does: that is
+// of them outlive an outage; and, by package terms, what they believed and were told is
+// the history of one election. It cannot show what a frozen process does: that is
 // for real processes.
 package leadertest

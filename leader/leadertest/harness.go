@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/solotick/solotick/leader"
+	"github.com/solotick/solotick/leader/leadertest/terms"
 )
 
 // Harness is what a backend provides.
@@ -30,6 +31,9 @@ type Harness struct {
 	Priorities bool
 	// NoObserve says that the backend cannot tell who leads.
 	NoObserve bool
+	// Votes says that nodes vote, so that in the middle of an election the backend may tell
+	// a number that the term does not get.
+	Votes bool
 	// Around runs the body of each test; synctest.Test fits a backend in memory.
 	// Nil calls the body.
 	Around func(t *testing.T, body func(t *testing.T))
@@ -68,6 +72,7 @@ func Run(t *testing.T, h Harness) {
 		{"OutageIsOutlived", testOutageIsOutlived},
 		{"DeposedIsTold", testDeposedIsTold},
 		{"ChangesAreObserved", testChangesAreObserved},
+		{"TermsAreOneHistory", testTermsAreOneHistory},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if h.Around == nil {
@@ -89,6 +94,8 @@ type field struct {
 	watch    context.Context
 	endWatch context.CancelFunc
 	watchers sync.WaitGroup
+
+	log terms.Log
 
 	mu      sync.Mutex
 	seen    []seen // every term, in the order in which they were seen to begin
@@ -162,6 +169,7 @@ func (f *field) follow(ctx context.Context, r *runner) {
 	var last *leader.Term
 	for {
 		changed := r.Elector.Changed()
+		f.log.Look(r.n, r.Elector)
 		if t := r.Elector.Term(); t != nil && t != last {
 			last = t
 			f.began(r, t)
@@ -169,6 +177,7 @@ func (f *field) follow(ctx context.Context, r *runner) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
+			f.log.Look(r.n, r.Elector)
 			return
 		}
 	}
@@ -181,6 +190,8 @@ func (f *field) began(r *runner, t *leader.Term) {
 		if other == r || f.deposed {
 			continue
 		}
+		f.log.Look(other.n, other.Elector)
+		f.log.Look(r.n, r.Elector)
 		// Both began before the first question; if the answers come in this order,
 		// both stood at that moment.
 		if o := other.Elector.Term(); o != nil && t.Err() == nil {
@@ -211,6 +222,12 @@ func (f *field) check() {
 		if n < 1 {
 			f.Errorf("a term has the number %d, want 1 or more", n)
 		}
+	}
+	if f.deposed {
+		return
+	}
+	if err := f.log.Check(bound); err != nil {
+		f.Error(err)
 	}
 }
 
