@@ -24,7 +24,7 @@ SOAK ?= $(or $(SOAK_OF_$(AREA)),1h)
 RESULT ?= soak-$(AREA).json
 AREAS := store leader
 SOAK_store := -run='^TestCrowd$$' -parallel=3 ./store/gormstore
-SOAK_leader := -run='^TestLeaderFaults$$$$' ./internal/e2e
+SOAK_leader := -run='^TestLeaderFaults$$' ./internal/e2e
 SOAK_OF_leader := 50
 # Flags of make bench-locks and bench-store, such as -quick, -json or -only=redis.
 BENCHFLAGS ?=
