@@ -11,7 +11,7 @@ import (
 
 // Plan is how the database would find the rows of one of the store's statements.
 type Plan struct {
-	Statement string // claim, fetch or takeover
+	Statement string // claim, fetch, takeover or switch
 	Index     string // that the statement is made for
 	ByIndex   bool   // whether the database can go by that index
 	Text      string // the plan in the database's words, or why there is none
@@ -37,11 +37,12 @@ func (s *Store) Explain(ctx context.Context) ([]Plan, error) {
 		statement, index, query string
 		args                    []any
 	}{
-		{"claim", "run", "SELECT " + selected + " FROM " + s.t.executions + s.t.by("run") + " WHERE ns = ? AND run_hash IN (?, ?)", []any{r.Namespace, one[:], two[:]}},
-		{"fetch", "due", due, dueArgs},
-		{"takeover", "lease", overdue, overdueArgs},
+		{"claim", s.t.executions + "_run", "SELECT " + selected + " FROM " + s.t.executions + s.t.by("run") + " WHERE ns = ? AND run_hash IN (?, ?)", []any{r.Namespace, one[:], two[:]}},
+		{"fetch", s.t.executions + "_due", due, dueArgs},
+		{"takeover", s.t.executions + "_lease", overdue, overdueArgs},
+		{"switch", s.switchChanges() + "_newest", s.newestSwitch(newestOfFleet), []any{r.Namespace, 1}},
 	} {
-		p := Plan{Statement: q.statement, Index: s.t.executions + "_" + q.index}
+		p := Plan{Statement: q.statement, Index: q.index}
 		err := s.conn.Tx(ctx, func(tx sqldialect.Conn) (err error) {
 			if p.Text, err = explain(ctx, tx, q.query, q.args); err == nil {
 				p.ByIndex, err = goesBy(ctx, tx, p)

@@ -131,6 +131,9 @@ func TestLeastGrants(t *testing.T) {
 			t.Error("the user who works could migrate an empty database")
 		}
 		newStore(t, open(migrator))
+		if srv.name == "postgres" {
+			run("REVOKE UPDATE, DELETE ON solotick_switch_changes FROM " + worker)
+		}
 		p := placeOn(t, func(testing.TB) *gorm.DB { return open(worker) }) // finds nothing to migrate
 		tick := p.register("job", "mail")
 		x := p.started(cron("job", tick))
@@ -145,6 +148,9 @@ func TestLeastGrants(t *testing.T) {
 		p.must(err)
 		x = p.takenOver()
 		p.must(p.db.Transaction(func(tx *gorm.DB) error { return p.s.FinishTx(p.ctx, tx, done(x)) }))
+		if c, err := p.s.ThrowSwitch(p.ctx, space, store.SwitchChange{Fleet: true, By: "ann", Token: store.NewID(tick)}); err != nil || c.ID == 0 {
+			t.Errorf("throw: %+v, %v", c, err)
+		}
 		if err := p.db.Exec("CREATE TABLE own (a INTEGER)").Error; err == nil {
 			t.Error("the user who works could create a table")
 		}

@@ -202,6 +202,9 @@ func TestUpgrade(t *testing.T) {
 		if got, err := s.Retry(p.ctx, space, failed.ID, "ann"); err != nil || got.State != store.StatePending {
 			t.Errorf("retry of a run that failed before: %+v, %v", got, err)
 		}
+		if c, err := s.ThrowSwitch(p.ctx, space, store.SwitchChange{Fleet: true, By: "ann", To: "{}"}); err != nil || c.ID == 0 {
+			t.Errorf("switch: %+v, %v", c, err)
+		}
 		p.settle("job", tick)
 		p.age(done, 8*day)
 		if got := p.prune(); got.Succeeded != 1 {

@@ -17,8 +17,9 @@ import (
 type Store struct {
 	clock func() time.Time
 
-	mu     sync.Mutex
-	spaces map[string]*space
+	mu      sync.Mutex
+	spaces  map[string]*space
+	changes int64 // of the switch, so far
 }
 
 var _ store.Store = (*Store)(nil)
@@ -48,6 +49,8 @@ type space struct {
 	keys   map[store.Hash]*row
 	active map[store.Hash]*row
 	dedup  map[store.Hash]*row
+
+	changes []store.SwitchChange // oldest first
 }
 
 // job is what is kept per job. A job that nobody registered exists here for its

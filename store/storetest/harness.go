@@ -27,7 +27,7 @@ func Run(t *testing.T, newStore func(t *testing.T) Harness) {
 	t.Helper()
 	run(t, newStore, slices.Concat(
 		jobCases, claimCases, activeCases, fetchCases, leaseCases, finishCases, settleCases, recordCases, attemptCases, pruneCases,
-		stressCases,
+		switchCases, stressCases,
 	))
 }
 
@@ -36,7 +36,7 @@ func Run(t *testing.T, newStore func(t *testing.T) Harness) {
 // for a second run of a backend that passes [Run], under other settings.
 func RunShort(t *testing.T, newStore func(t *testing.T) Harness) {
 	t.Helper()
-	run(t, newStore, slices.Concat(claimCases, recordCases, attemptCases, pruneCases, stressCases))
+	run(t, newStore, slices.Concat(claimCases, recordCases, attemptCases, pruneCases, switchCases, stressCases))
 }
 
 func run(t *testing.T, newStore func(t *testing.T) Harness, cases []suiteCase) {
