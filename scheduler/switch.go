@@ -313,6 +313,7 @@ func (w *Switch) auditLocked(c store.SwitchChange) {
 		return // the log has it
 	}
 	c.Process = w.s.cfg.Label
+	c.Token = store.NewID(store.MillisOf(time.Now())) // the loop may have to repeat it
 	w.toAudit = append(w.toAudit, c)
 	nudge(w.audits)
 }
