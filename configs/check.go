@@ -53,6 +53,10 @@ func (c *checker) leader() {
 func (c *checker) degradation() {
 	d := c.Degradation
 	d.Jobs = maps.Clone(d.Jobs)
+	if d.Switch != "" && !slices.Contains(scheduler.SwitchPositions(), d.Switch) {
+		allowed(c, "degradation.switch", d.Switch, scheduler.SwitchPositions()...)
+		d.Switch = ""
+	}
 	if !slices.Contains(scheduler.Modes(), d.Mode) {
 		allowed(c, "degradation.mode", d.Mode, scheduler.Modes()...)
 		d.Mode = ""
@@ -220,6 +224,13 @@ func (c *checker) policies(path string, j Job) {
 	allowed(c, path+".overlap", j.Overlap, scheduler.OverlapSkip, scheduler.OverlapBufferAll)
 	allowed(c, path+".gate", j.Gate, scheduler.GateLock, scheduler.GateLeader, scheduler.GateNone)
 	allowed(c, path+".degraded", j.Degraded, scheduler.Modes()...)
+	allowed(c, path+".when_store_down", j.WhenStoreDown, scheduler.StoreDownWait, scheduler.StoreDownRun)
+	if j.WhenStoreDown == scheduler.StoreDownRun && c.Scheduler.Journal == "" {
+		c.doc.Add(path+".when_store_down", "has no place to note such runs", "name a directory on this host's disk in scheduler.journal")
+	}
+	if j.WhenStoreDown == scheduler.StoreDownRun && j.SQL != "" {
+		c.doc.Add(path+".when_store_down", "stands beside sql, whose statements are run by the store's database", "leave it out")
+	}
 	allowed(c, path+".on_crash", j.OnCrash, "rerun", "mark_failed", "next_tick", "indeterminate")
 	for key, negative := range map[string]bool{
 		"timeout": j.Timeout < 0, "retry.attempts": j.Retry.Attempts < 0, "retry.base": j.Retry.Base < 0, "retry.max": j.Retry.Max < 0,
@@ -239,7 +250,7 @@ func (c *checker) trigger(path string, j Job) {
 	case j.Queue && c.doc.Has(path+".cron"):
 		c.doc.Add(path+".queue", "stands beside cron", "keep one of them: a queue job runs when it is enqueued")
 	case j.Queue:
-		for _, key := range []string{"misfire", "catch_up", "overlap", "gate", "timezone", "dst", "spread", "degraded"} {
+		for _, key := range []string{"misfire", "catch_up", "overlap", "gate", "timezone", "dst", "spread", "degraded", "when_store_down"} {
 			if c.doc.Has(path + "." + key) {
 				c.doc.Add(path+"."+key, "is for cron jobs", "remove it, or give the job a cron instead of queue")
 			}

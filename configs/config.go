@@ -160,6 +160,9 @@ type Job struct {
 	// Degraded is the job's degradation mode. degradation.jobs overrides it. Default
 	// degradation.mode. Cron only.
 	Degraded store.Mode `yaml:"degraded"`
+	// WhenStoreDown is wait or run. Default wait. Run needs scheduler.journal and is
+	// at-least-once. Cron only.
+	WhenStoreDown scheduler.StoreDown `yaml:"when_store_down"`
 }
 
 // Retry bounds attempts. The pause doubles from Base to Max.

@@ -194,6 +194,13 @@ func TestProblems(t *testing.T) {
 			"c.yaml:2:34: degradation.after: -1s is negative",
 			`c.yaml:2:46: degradation.jobs.x: "y" is not a name known here: allowed are fail_fast`,
 		}},
+		{"namespace: a\ndegradation: {switch: force}\njobs: [{name: j, cron: '@daily', exec: [a], when_store_down: run}, {name: k, cron: '@daily', sql: s, when_store_down: run}, {name: q, queue: true, exec: [a], when_store_down: wait}]", []string{
+			`c.yaml:2:23: degradation.switch: "force" is not a name known here: did you mean forced?`,
+			`c.yaml:3:62: jobs[0].when_store_down: has no place to note such runs: name a directory on this host's disk in scheduler.journal`,
+			`c.yaml:3:119: jobs[1].when_store_down: has no place`,
+			`c.yaml:3:119: jobs[1].when_store_down: stands beside sql`,
+			`c.yaml:3:176: jobs[2].when_store_down: is for cron jobs`,
+		}},
 		{"namespace: a\ndegradation: {mode: failfast, jobs: {x: storeonly}}", []string{
 			`c.yaml:2:21: degradation.mode: "failfast" is not a name known here: did you mean fail_fast?`,
 			`c.yaml:2:38: degradation.jobs.x: "storeonly" is not a name known here: did you mean store_only?`,

@@ -82,7 +82,7 @@ func (j Job) options() []scheduler.Option {
 	}
 	opts = append(opts,
 		scheduler.OnMisfire(j.Misfire), scheduler.OnOverlap(j.Overlap), scheduler.WithGate(j.Gate),
-		scheduler.CatchUp(j.CatchUp.Window, j.CatchUp.Most), scheduler.DaylightSaving(j.DST.Gap, j.DST.Fold), scheduler.WhenDegraded(j.Degraded))
+		scheduler.CatchUp(j.CatchUp.Window, j.CatchUp.Most), scheduler.DaylightSaving(j.DST.Gap, j.DST.Fold), scheduler.WhenDegraded(j.Degraded), scheduler.WhenStoreDown(j.WhenStoreDown))
 	if j.TimeZone != "" {
 		opts = append(opts, scheduler.TimeZone(j.TimeZone))
 	}

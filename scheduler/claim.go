@@ -65,6 +65,10 @@ func (s *Scheduler) claim(ctx context.Context, j *job, run store.ClaimRun, adm a
 	// The claim itself is not cut off by a newer tick or a stop: its answer must be
 	// known, since it may have made us the owner.
 	for try := 0; ; try++ {
+		if run.Skip == "" && s.runsUnrecorded(j) {
+			s.startUnrecorded(j, run.Key, adm)
+			return 0
+		}
 		a, err := s.claims.ask(s.alive, claimAsk{run}, nil)
 		if err != nil {
 			s.release(adm)

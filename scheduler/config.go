@@ -64,6 +64,10 @@ type Config struct {
 	// ClockOffset is added to this process's clock, to show in tests and drills
 	// that skew does no harm. Default 0.
 	ClockOffset time.Duration `yaml:"clock_offset"`
+	// Journal is a directory on this host's disk for the runs that the store could not
+	// record, see WhenStoreDown; it is made if missing, and processes of a host may share
+	// it. Default none.
+	Journal string `yaml:"journal"`
 	// Retention says how long records are kept. See its fields for the defaults.
 	Retention Retention `yaml:"retention"`
 	// Degradation says what happens while the lock backend or the elector cannot

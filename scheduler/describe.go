@@ -26,6 +26,7 @@ type JobDescription struct {
 	Timeout     string     `json:"timeout"`
 	Attempts    int        `json:"attempts"`
 	Mode        store.Mode `json:"degraded_mode,omitempty"`
+	StoreDown   StoreDown  `json:"when_store_down,omitempty"`
 	Guarantee   Guarantee  `json:"guarantee"`
 	Description string     `json:"description,omitempty"`
 }
@@ -39,7 +40,7 @@ func (s *Scheduler) Describe() Description {
 	for _, j := range s.sorted() {
 		jd := JobDescription{
 			Name: j.name, Kind: "queue", Gate: j.o.gate, Timeout: j.o.timeout.String(), Attempts: j.o.attempts,
-			Guarantee: j.o.guarantee, Description: j.o.description,
+			Guarantee: j.o.guarantee, StoreDown: j.o.storeDown, Description: j.o.description,
 		}
 		if j.kind == kindCron {
 			jd.Kind, jd.Spec, jd.Zone = "cron", j.spec.String(), j.spec.Zone()
@@ -63,6 +64,7 @@ type Health struct {
 	Switch      SwitchPosition `json:"switch"`
 	ClockOffset time.Duration  `json:"clock_offset"`
 	InProgress  int            `json:"in_progress"`
+	Journal     int            `json:"journal"`   // runs that wait for a record
 	Abandoned   int            `json:"abandoned"` // handlers that go on although their run is over
 }
 
@@ -77,5 +79,8 @@ func (s *Scheduler) Health() Health {
 	s.mu.Unlock()
 	s.switcher.health(&h)
 	h.InProgress, h.Abandoned = s.heart.counts()
+	if s.journal != nil {
+		h.Journal = len(s.journal.Entries())
+	}
 	return h
 }

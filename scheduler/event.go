@@ -147,6 +147,14 @@ type (
 		Took time.Duration
 		Err  error
 	}
+	// JournalSettled says that a run without a record, made while the store was away, has
+	// one now. Twice says that somebody else ran its tick, too.
+	JournalSettled struct {
+		Job   string
+		Tick  store.Millis
+		State store.State
+		Twice bool
+	}
 	// JobSuperseded says that another schedule is in force for the job; this process does
 	// not fire it.
 	JobSuperseded struct {
@@ -186,6 +194,7 @@ func (Degraded) event()           {}
 func (DegradationChanged) event() {}
 func (SwitchThrown) event()       {}
 func (StoreUnavailable) event()   {}
+func (JournalSettled) event()     {}
 func (JobSuperseded) event()      {}
 func (JobsChanged) event()        {}
 func (ConfigReloaded) event()     {}

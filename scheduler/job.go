@@ -89,6 +89,7 @@ type jobOptions struct {
 	backoffMax  time.Duration
 	onCrash     store.OnCrash
 	mode        store.Mode
+	storeDown   StoreDown
 	guarantee   Guarantee
 	description string
 }

@@ -73,6 +73,12 @@ func (s *Scheduler) prepare(given Job) (*job, error) {
 	setDefault(&o.timeout, defaultTimeout)
 	setDefault(&o.backoffBase, defaultBase)
 	setDefault(&o.backoffMax, max(defaultMost, o.backoffBase))
+	if err := j.checkStoreDown(s.cfg); err != nil {
+		return bad("%v", err)
+	}
+	if o.storeDown == StoreDownRun {
+		o.guarantee = AtLeastOnce
+	}
 	if o.guarantee == "" {
 		o.guarantee = AtLeastOnce
 		if o.onCrash != store.CrashRerun && o.attempts == 1 {

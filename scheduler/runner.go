@@ -120,6 +120,8 @@ type attempt struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	lease  lease
+	// The store could not answer: there is no lease, and a journal in place of the record.
+	unrecorded bool
 }
 
 // runFields name a run in full; every log line of a run has them.
@@ -175,7 +177,9 @@ type runContext struct {
 
 // Err is nil while the run's lease can be trusted and the context has not ended.
 func (c runContext) Err() error {
-	c.a.s.heart.check(c.a)
+	if !c.a.unrecorded {
+		c.a.s.heart.check(c.a)
+	}
 	return c.Context.Err()
 }
 
@@ -196,7 +200,9 @@ func causeOf(ctx context.Context, err error) error {
 // fail_fast, or with the switch off, only, since the store's own lease and active key still hold.
 func (a *attempt) gateLost(cause error, unavailable bool) {
 	if mode, goesOn := a.s.switcher.outlives(a.job); unavailable && goesOn {
-		a.degrade(mode)
+		if !a.unrecorded {
+			a.degrade(mode)
+		}
 		a.s.log.Warn("coordinator is unavailable; the run goes on under its lease in the store", "job", a.Job(), "run", a.ID(), "mode", mode)
 		return
 	}

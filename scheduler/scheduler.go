@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/journal"
 	"github.com/solotick/solotick/store"
 )
 
@@ -27,19 +28,23 @@ type Scheduler struct {
 	clock clock
 	jobs  map[string]*job // fixed once started
 
-	switcher *Switch
-	heart    *heart
-	claims   batcher[claimAsk, claimAnswer]
-	finishes batcher[store.Finish, error]
-	fetchNow chan struct{}
-	sweepNow chan struct{}
-	inFlight atomic.Int64 // fetched runs, bounded by Config.Concurrency
+	switcher   *Switch
+	heart      *heart
+	claims     batcher[claimAsk, claimAnswer]
+	finishes   batcher[store.Finish, error]
+	journal    *journal.Journal // nil where none is configured
+	fetchNow   chan struct{}
+	sweepNow   chan struct{}
+	journalNow chan struct{}
+	inFlight   atomic.Int64 // fetched runs, bounded by Config.Concurrency
 
-	mu      sync.Mutex
-	phase   phase
-	started bool
-	failure error
-	storeUp error // last answer of the store, nil for a good one
+	mu          sync.Mutex
+	phase       phase
+	started     bool
+	failure     error
+	storeUp     error     // last answer of the store, nil for a good one
+	storeTurned time.Time // when that turned from good to bad or back
+	storeBroke  bool      // it was bad at least once
 
 	// Three contexts end one after the other: intake when a stop begins, work when
 	// the drain timeout is over, alive when everything is recorded.
@@ -86,7 +91,7 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 	s := &Scheduler{
 		cfg: cfg, deps: deps, lead: leadership{deps.Elector, deps.Shares}, log: deps.Logger, owner: store.NewOwner(), jobs: map[string]*job{},
 		clock:    clock{offset: cfg.ClockOffset, fixed: cfg.uncorrected},
-		fetchNow: make(chan struct{}, 1), sweepNow: make(chan struct{}, 1),
+		fetchNow: make(chan struct{}, 1), sweepNow: make(chan struct{}, 1), journalNow: make(chan struct{}, 1),
 		stopping: make(chan struct{}), finished: make(chan struct{}),
 	}
 	if s.log == nil {
@@ -172,6 +177,9 @@ func (s *Scheduler) Start(ctx context.Context) error {
 	if err := s.checkOverrides(s.cfg.Degradation); err != nil {
 		return err
 	}
+	if err := s.openJournal(); err != nil {
+		return err
+	}
 	s.phase, s.started = phaseRunning, true
 	base := context.WithoutCancel(ctx)
 	s.intake, s.endIntake = context.WithCancel(base)
@@ -204,6 +212,7 @@ func (s *Scheduler) main() {
 	s.taking(s.fetchLoop)
 	s.taking(s.sweepLoop)
 	s.taking(s.pruneLoop)
+	s.taking(s.journalLoop)
 }
 
 // taking runs a service that ends when the intake does.
@@ -319,6 +328,9 @@ func (s *Scheduler) storeAnswered(op string, err error) {
 	s.mu.Lock()
 	was := s.storeUp
 	s.storeUp = err
+	if (was == nil) != (err == nil) {
+		s.storeTurned, s.storeBroke = time.Now(), true
+	}
 	s.mu.Unlock()
 	switch {
 	case err != nil:
@@ -328,6 +340,7 @@ func (s *Scheduler) storeAnswered(op string, err error) {
 		}
 	case was != nil:
 		s.log.Info("store answers again", "op", op)
+		nudge(s.journalNow)
 	}
 }
 

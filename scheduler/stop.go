@@ -55,6 +55,7 @@ func (s *Scheduler) drain(ctx context.Context) error {
 	s.endAlive() // a record that the store does not take is given up
 	<-runs
 	s.backWG.Wait()
+	s.closeJournal()
 	s.mu.Lock()
 	for _, name := range s.unrecorded {
 		if !slices.Contains(left, name) {

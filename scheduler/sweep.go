@@ -142,7 +142,7 @@ func (s *Scheduler) settle(survey store.Surveyed) error {
 		j.learn(s, state)
 		// While a coordinator has not answered and no mode is taken, the job's ticks
 		// wait unrecorded.
-		if j.isSuperseded() || j.isAsking() || s.switcher.doubtful(j) || !s.leads(j) || !j.owes(state, to) {
+		if j.isSuperseded() || j.isAsking() || s.awaitsJournals(j) || s.switcher.doubtful(j) || !s.leads(j) || !j.owes(state, to) {
 			continue
 		}
 		due = append(due, store.SettleJob{Job: state.Job, Seen: state.Settled, To: to})

@@ -121,6 +121,12 @@ func (w *Switch) doubtful(j *job) bool {
 	return c != nil && !c.failing.IsZero() && !c.degraded
 }
 
+func (w *Switch) after() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.cfg.After
+}
+
 // Ways in which a change is made, as the audit names them.
 const (
 	sourceFile   = "file"

@@ -94,4 +94,5 @@ const (
 	ModeFailFast   Mode = "fail_fast"
 	ModeLocalMutex Mode = "local_mutex"
 	ModeStoreOnly  Mode = "store_only"
+	ModeStoreDown  Mode = "store_down" // the store could not answer: recorded afterwards
 )

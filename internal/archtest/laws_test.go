@@ -59,7 +59,7 @@ var (
 
 	// base is what any package above the seams may use. A Config holds secrets in
 	// the type that does not print them, and what reaches a server asks for TLS.
-	base = []string{"internal/...", "golang.org/x/sys/...", "configs/secret", "configs/transport"}
+	base = []string{"internal/...", "golang.org/x/sys/...", "github.com/gofrs/flock", "configs/secret", "configs/transport"}
 )
 
 func all(lists ...[]string) []string {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/solotick/solotick/internal/journal"
 )
 
@@ -18,7 +20,7 @@ import (
 func TestMain(m *testing.M) {
 	dir := os.Getenv("JOURNAL_DIR")
 	if dir == "" {
-		os.Exit(m.Run())
+		goleak.VerifyTestMain(m)
 	}
 	j, err := journal.Open(dir, "shop.eu", "dead")
 	if err != nil {
