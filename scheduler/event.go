@@ -72,6 +72,7 @@ type (
 	// RunStarted says that the handler is about to be called.
 	RunStarted struct {
 		Execution store.Execution
+		Spec      string     // the job's schedule; empty for queue jobs
 		Mode      store.Mode // degradation mode; empty under its gate
 		Gate      Interval   // from the first question to the gate to its yes; zero without one
 		Claim     Interval   // of the request that gave the run to this process

@@ -43,6 +43,9 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 	a := &attempt{s: s, job: j, Run: newRun(exec, adm.mode)}
 	a.ctx, a.cancel = context.WithCancelCause(s.work)
 	started := RunStarted{Execution: exec, Mode: a.Mode(), Gate: adm.asked, Claim: adm.claimed}
+	if j.spec != nil {
+		started.Spec = j.spec.String()
+	}
 	if !s.enter() {
 		// A stop came between question and answer: another replica shall run it, now
 		// if the store takes this, else when the lease ends.

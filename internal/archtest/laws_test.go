@@ -28,7 +28,7 @@ var outside = []string{
 	"github.com/redis/go-redis/v9", "go.etcd.io/etcd/client/v3", "github.com/go-zookeeper/zk",
 	"go.uber.org/fx", "go.uber.org/dig",
 	"github.com/goccy/go-yaml", "github.com/fsnotify/fsnotify", "github.com/spf13/cobra",
-	"github.com/prometheus/client_golang", "go.opentelemetry.io/otel",
+	"github.com/prometheus/client_golang", "go.opentelemetry.io/otel", "go.opentelemetry.io/otel/sdk",
 	"github.com/stretchr/testify", "go.uber.org/goleak", "pgregory.net/rapid",
 	"github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal/testscript",
 }
@@ -43,7 +43,11 @@ var (
 	sqlite      = []string{"github.com/libtnb/sqlite/...", "modernc.org/sqlite/..."}
 	fxLibrary   = []string{"go.uber.org/fx/...", "go.uber.org/dig/..."}
 	yamlLibrary = []string{"github.com/goccy/go-yaml/..."}
-	testLibrary = []string{
+	prometheus  = []string{
+		"github.com/prometheus/...", "github.com/beorn7/perks/...", "github.com/cespare/xxhash/v2", "github.com/munnerz/goautoneg", "google.golang.org/protobuf/...",
+	}
+	openTelemetry = []string{"go.opentelemetry.io/otel/...", "go.opentelemetry.io/auto/sdk/...", "github.com/go-logr/...", "github.com/cespare/xxhash/v2"}
+	testLibrary   = []string{
 		"testing", "testing/...", "github.com/stretchr/testify/...", "go.uber.org/goleak/...", "pgregory.net/rapid/...",
 		"github.com/anishathalye/porcupine/...", "github.com/rogpeppe/go-internal/...",
 	}
@@ -220,6 +224,25 @@ var laws = []rule{
 		reason: "a job kind links the core and what it runs: SQL under the guard",
 	},
 	{
+		from: []string{"scheduler/metrics"},
+		may: all(base, prometheus, []string{
+			"scheduler", "scheduler/cronspec", "locks", "locks/driver", "leader", "leader/driver", "store", "github.com/robfig/cron/v3",
+		}),
+		reason: "who counts links Prometheus and the core, and no tracing",
+	},
+	{
+		from: []string{"scheduler/tracing"},
+		may: all(base, openTelemetry, []string{
+			"scheduler", "scheduler/cronspec", "locks", "locks/driver", "leader", "leader/driver", "store", "github.com/robfig/cron/v3",
+		}),
+		reason: "who traces links OpenTelemetry's API and the core; the SDK and exporters are the program's choice",
+	},
+	{
+		from:    []string{"scheduler/tracing"},
+		mustNot: []string{"go.opentelemetry.io/otel/sdk/..."},
+		reason:  "said by name as well: the API is enough",
+	},
+	{
 		from: []string{"scheduler/schedulerfx"},
 		may: all(base, fxLibrary, []string{
 			"scheduler", "scheduler/cronspec", "locks", "locks/driver", "leader", "leader/driver", "store", "github.com/robfig/cron/v3",
@@ -310,6 +333,6 @@ var free = []struct {
 	{testSupport, "only tests link them"},
 	{[]string{"internal/..."}, "judged with each package that links them"},
 	{[]string{"idempotent/*"}, "leaves of one client each, held by the rule of families"},
-	{[]string{"scheduler/metrics", "scheduler/tracing", "scheduler/admin"}, "attached by the program as listener, middleware or server"},
+	{[]string{"scheduler/admin"}, "attached by the program as server"},
 	{[]string{"scheduler/streamqueue", "scheduler/switchwatch/..."}, "leaves of one client each, held by the rule of families"},
 }

@@ -1,0 +1,252 @@
+package tracing
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/solotick/solotick/scheduler"
+	"github.com/solotick/solotick/store"
+)
+
+// Config of the tracing. The zero value works.
+type Config struct {
+	// Provider makes the tracer. Default otel.GetTracerProvider(), as it is when New is
+	// called or becomes later.
+	Provider trace.TracerProvider
+}
+
+const (
+	scope      = "github.com/solotick/solotick/scheduler/tracing"
+	maxText    = 1 << 10
+	maxEarlier = 1000 // attempts that are remembered for a link
+)
+
+// Tracer makes the spans. It is a scheduler.Listener with a say in the context of
+// runs. Its methods are safe for concurrent use.
+type Tracer struct {
+	tracer  trace.Tracer
+	open    table[store.Beat, run]
+	earlier table[store.ID, trace.SpanContext]
+	taken   table[store.Beat, struct{}] // taken over from a dead owner
+}
+
+// run is an attempt in progress, with the context that children are made in.
+type run struct {
+	ctx  context.Context
+	span trace.Span
+}
+
+var _ scheduler.RunContexter = (*Tracer)(nil)
+
+// New makes a tracer.
+func New(cfg Config) *Tracer {
+	if cfg.Provider == nil {
+		cfg.Provider = otel.GetTracerProvider()
+	}
+	t := &Tracer{tracer: cfg.Provider.Tracer(scope)}
+	t.earlier.most, t.taken.most = maxEarlier, maxEarlier
+	return t
+}
+
+// Attach adds the tracer to what a scheduler is made with: as a listener, and as the
+// outermost middleware.
+func (t *Tracer) Attach(d *scheduler.Deps) {
+	d.Listeners = append(d.Listeners, t)
+	d.Middleware = append([]scheduler.Middleware{t.Middleware()}, d.Middleware...)
+}
+
+// RunContext implements scheduler.RunContexter: it makes the span of the run.
+func (t *Tracer) RunContext(ctx context.Context, e scheduler.RunStarted) context.Context {
+	x := &e.Execution
+	began := e.Gate.From
+	if began.IsZero() {
+		began = e.Claim.From
+	}
+	if began.IsZero() {
+		began = time.Now()
+	}
+	kind := trace.SpanKindInternal
+	if x.Key.Class == store.ClassKey {
+		kind = trace.SpanKindConsumer
+	}
+	root, span := t.tracer.Start(ctx, x.Key.Job,
+		trace.WithNewRoot(), trace.WithTimestamp(began), trace.WithSpanKind(kind),
+		trace.WithAttributes(attributes(&e)...), trace.WithLinks(t.links(ctx, x)...))
+	if !span.IsRecording() {
+		return root
+	}
+	if !e.Gate.From.IsZero() {
+		t.past(root, "acquire", e.Gate)
+	}
+	t.past(root, "claim", e.Claim)
+	if x.Key.Tick != 0 {
+		span.AddEvent("due", trace.WithTimestamp(x.Key.Tick.Time()),
+			trace.WithAttributes(attribute.Float64("job.lateness_seconds", x.Started.Sub(x.Key.Tick).Seconds())))
+	}
+	t.open.put(beat(x), run{root, span})
+	return root
+}
+
+// past makes a span of something that is over.
+func (t *Tracer) past(ctx context.Context, name string, i scheduler.Interval) {
+	if i.From.IsZero() {
+		return
+	}
+	_, span := t.tracer.Start(ctx, name, trace.WithTimestamp(i.From), trace.WithSpanKind(trace.SpanKindClient))
+	span.End(trace.WithTimestamp(i.To))
+}
+
+func beat(x *store.Execution) store.Beat { return store.Beat{ID: x.ID, Attempt: x.Attempt} }
+
+// links lead to the producer and to the attempt before.
+func (t *Tracer) links(ctx context.Context, x *store.Execution) []trace.Link {
+	var links []trace.Link
+	link := func(to trace.SpanContext, relation string) {
+		if to.IsValid() {
+			links = append(links, trace.Link{SpanContext: to, Attributes: []attribute.KeyValue{attribute.String("job.relation", relation)}})
+		}
+	}
+	_, takenOver := t.taken.take(beat(x))
+	if x.TraceParent != "" {
+		link(parse(ctx, x.TraceParent), "producer")
+	}
+	if x.Attempt > 1 {
+		relation := "retry"
+		if takenOver {
+			relation = "takeover"
+		}
+		before, _ := t.earlier.take(x.ID)
+		link(before, relation)
+	}
+	return links
+}
+
+func attributes(e *scheduler.RunStarted) []attribute.KeyValue {
+	x := &e.Execution
+	all := make([]attribute.KeyValue, 0, 16)
+	all = append(all,
+		attribute.String("job.system", "solotick"),
+		attribute.String("job.namespace", x.Namespace),
+		attribute.String("job.name", x.Key.Job),
+		attribute.String("job.kind", x.Key.Class.String()),
+		attribute.String("job.run_id", x.ID.String()),
+		attribute.Int("job.attempt", x.Attempt),
+		attribute.Int64("job.fencing_token", x.Fence),
+		attribute.String("job.worker", x.OwnerLabel),
+		attribute.String("faas.invocation_id", x.ID.String()),
+	)
+	if x.Key.Tick != 0 {
+		tick := x.Key.Tick.String()
+		all = append(all, attribute.String("job.tick", tick), attribute.String("faas.time", tick))
+	}
+	switch x.Key.Class {
+	case store.ClassCron:
+		all = append(all, attribute.String("faas.trigger", "timer"), attribute.String("faas.cron", e.Spec))
+	case store.ClassKey:
+		all = append(all, attribute.String("faas.trigger", "pubsub"))
+	case store.ClassManual, store.ClassBackfill:
+		all = append(all, attribute.String("faas.trigger", "other"))
+	}
+	if e.Mode != store.ModeNone {
+		all = append(all, attribute.String("job.degraded_mode", string(e.Mode)))
+	}
+	return all
+}
+
+// OnEvent implements scheduler.Listener.
+func (t *Tracer) OnEvent(e scheduler.Event) {
+	switch e := e.(type) {
+	case scheduler.RunTakenOver:
+		if e.Execution.State == store.StateRunning {
+			t.taken.put(beat(&e.Execution), struct{}{})
+		}
+	case scheduler.RunLost:
+		t.note(&e.Execution, "lost", attribute.String("job.cause", clip(e.Cause.Error())))
+	case scheduler.RunAbandoned:
+		t.note(&e.Execution, "abandoned")
+	case scheduler.RunFinished:
+		t.finished(&e)
+	}
+}
+
+// note adds an event to the span of a run.
+func (t *Tracer) note(x *store.Execution, name string, attrs ...attribute.KeyValue) {
+	if r, ok := t.open.get(beat(x)); ok {
+		r.span.AddEvent(name, trace.WithAttributes(attrs...))
+	}
+}
+
+func (t *Tracer) finished(e *scheduler.RunFinished) {
+	x := &e.Execution
+	r, ok := t.open.take(beat(x))
+	if !ok {
+		return
+	}
+	t.past(r.ctx, "finish", e.Record)
+	span := r.span
+	span.SetAttributes(attribute.String("job.state", e.State.String()))
+	switch {
+	case e.Fenced:
+		span.SetStatus(codes.Error, "fenced: another attempt had the run")
+	case e.Unrecorded:
+		span.SetStatus(codes.Error, "unrecorded: the store did not take the end")
+	case e.Err != nil:
+		span.SetStatus(codes.Error, clip(e.Err.Error()))
+	}
+	if e.Fenced || e.Unrecorded || e.State == store.StatePending || e.State == store.StateFailed {
+		t.earlier.put(x.ID, span.SpanContext()) // another attempt may follow
+	}
+	span.End()
+}
+
+// Middleware makes the span of the handler, in the handler's context. Attach puts it
+// in its place.
+func (t *Tracer) Middleware() scheduler.Middleware {
+	return func(next scheduler.Handler) scheduler.Handler {
+		return func(ctx context.Context, run *scheduler.Run) error {
+			if !trace.SpanFromContext(ctx).IsRecording() {
+				return next(ctx, run)
+			}
+			ctx, span := t.tracer.Start(ctx, "handler")
+			defer span.End() // also of a panic
+			err := next(ctx, run)
+			if err != nil {
+				span.SetStatus(codes.Error, clip(err.Error()))
+			}
+			return err
+		}
+	}
+}
+
+// clip bounds a text.
+func clip(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxText], "")
+}
+
+// TraceParent is the span of ctx in the form of a W3C traceparent header, empty if
+// there is none. Whoever enqueues a row puts it into store.NewExecution.TraceParent,
+// and the run is linked to the span.
+func TraceParent(ctx context.Context) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier["traceparent"]
+}
+
+// parse reads what TraceParent wrote; what it cannot read is no span.
+func parse(ctx context.Context, traceParent string) trace.SpanContext {
+	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": traceParent})
+	if span := trace.SpanContextFromContext(ctx); span.IsRemote() {
+		return span
+	}
+	return trace.SpanContext{}
+}
