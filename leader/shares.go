@@ -29,7 +29,9 @@ type SharesConfig struct {
 	// process: what a name belongs to depends on it. Default 24.
 	Partitions int `yaml:"partitions"`
 	// Interval is how often a process looks who is there and what is free, jittered by
-	// 10 %: how late it notices that a partition can be taken. Each look is one request
+	// 10 %: how late it notices that a partition can be taken, where the backend does not
+	// push that (etcd, ZooKeeper, PostgreSQL and memory do). There it looks at a change as
+	// well, at most 50 times an interval and a third of the time. Each look is one request
 	// where the backend can answer for several keys. Default 1s.
 	Interval time.Duration `yaml:"interval"`
 	// Drain is how long a partition that moves to another process waits for work that
@@ -95,7 +97,8 @@ func (c SharesConfig) Validate() error {
 //   - Each partition has at most one leader, as an election of [FromLocks] has.
 //   - A partition whose leader has died is led again within its TTL, one interval and a
 //     few requests, as long as the backend answers. Partitions of other processes are
-//     not touched.
+//     not touched. One that was handed over is taken within an interval, and where the
+//     backend pushes that, within a fiftieth of one and a few requests.
 //   - What a name belongs to depends on the name and the number of partitions only.
 //
 // # Not guaranteed
@@ -263,7 +266,8 @@ func (s *Shares) Run(ctx context.Context) error {
 	for i, p := range s.parts {
 		wg.Go(func() { errs[i] = p.Run(ctx) })
 	}
-	b := balancer{Shares: s}
+	b := &balancer{Shares: s}
+	wg.Go(func() { b.hear(ctx) })
 	b.run(ctx)
 	wg.Wait()
 	s.mu.Lock()
@@ -337,6 +341,7 @@ type balancer struct {
 	*Shares
 	place  *locks.Lease // nil while it has none
 	moving sync.WaitGroup
+	took   atomic.Int64 // nanoseconds, of the last look
 }
 
 func (b *balancer) run(ctx context.Context) {
@@ -375,7 +380,9 @@ func (b *balancer) look(ctx context.Context, first, retired bool) {
 		b.handOver(ctx, len(b.parts), 0)
 		return
 	}
+	began := time.Now()
 	found, err := b.locker.Survey(ctx, b.keys())
+	b.took.Store(int64(time.Since(began)))
 	if err == nil && b.place == nil {
 		err = b.takePlace(ctx, found)
 	}
@@ -508,11 +515,50 @@ func (b *balancer) handOver(ctx context.Context, n int, want float64) {
 	for _, p := range staying {
 		b.moving.Go(func() {
 			b.give(ctx, p)
-			select {
-			case b.wake <- struct{}{}:
-			default:
-			}
+			b.lookAgain()
 		})
+	}
+}
+
+// lookAgain has the next look come at once.
+func (s *Shares) lookAgain() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// hear has looks come at once when a place or a partition has changed hands, where the
+// backend pushes that, until ctx ends.
+func (b *balancer) hear(ctx context.Context) {
+	for n := 0; ; n++ {
+		hint, stop, err := b.locker.Changes(ctx, b.keys())
+		if errors.Is(err, locks.ErrUnsupported) {
+			return
+		}
+		if err == nil {
+			b.heed(ctx, hint)
+			stop()
+			return
+		}
+		if backoff.Wait(ctx, retry.Delay(n)) != nil {
+			return
+		}
+	}
+}
+
+// heed looks at hints, not at each: many come at once when a process comes or goes.
+func (b *balancer) heed(ctx context.Context, hint <-chan struct{}) {
+	for {
+		select {
+		case <-hint:
+			b.lookAgain()
+		case <-ctx.Done():
+			return
+		}
+		if backoff.Wait(ctx, max(b.cfg.Interval/50, 2*time.Duration(b.took.Load()))) != nil {
+			return
+		}
 	}
 }
 

@@ -122,7 +122,7 @@ func TestLocksOnServers(t *testing.T) {
 			t.Parallel()
 			at := b.place(t)
 			leadertest.Run(t, leadertest.Harness{
-				TTL: b.ttl, Handover: b.handover, Priorities: true, Votes: name == "redlock",
+				TTL: b.ttl, Handover: b.handover, Priorities: true,
 				New: func(t *testing.T, election string, cfg leader.Config) leadertest.Candidate {
 					l, cut := b.locker(t, at, cfg.TTL)
 					e, err := leader.FromLocks(l, election, cfg)
@@ -177,7 +177,7 @@ func TestSharesOnServers(t *testing.T) {
 			t.Parallel()
 			at := b.place(t)
 			leadertest.RunShares(t, leadertest.SharesHarness{
-				TTL: b.ttl, Short: name != "redis",
+				TTL: b.ttl, Short: name != "redis", Pushed: name == "etcd" || name == "zookeeper" || name == "postgres",
 				Locker: func(t *testing.T) (*locks.Locker, func() func()) { return b.locker(t, at, b.ttl) },
 			})
 		})

@@ -31,9 +31,6 @@ type Harness struct {
 	Priorities bool
 	// NoObserve says that the backend cannot tell who leads.
 	NoObserve bool
-	// Votes says that nodes vote, so that in the middle of an election the backend may tell
-	// a number that the term does not get.
-	Votes bool
 	// Around runs the body of each test; synctest.Test fits a backend in memory.
 	// Nil calls the body.
 	Around func(t *testing.T, body func(t *testing.T))

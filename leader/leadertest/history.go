@@ -21,7 +21,7 @@ func testTermsAreOneHistory(t *testing.T, h Harness) {
 	dice := rand.New(rand.NewPCG(seed, 0))
 	f := start(t, h, 5, leader.Config{StandBack: h.TTL})
 	left := len(f.runners)
-	if !h.NoObserve && !h.Votes {
+	if !h.NoObserve {
 		for _, r := range f.runners {
 			f.watchers.Go(func() { f.observe(r) })
 		}

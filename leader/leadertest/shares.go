@@ -21,6 +21,8 @@ type SharesHarness struct {
 	Locker func(t *testing.T) (l *locks.Locker, cut func() (heal func()))
 	// TTL is the TTL of the terms.
 	TTL time.Duration
+	// Pushed says that the backend pushes what is given back to all who share.
+	Pushed bool
 	// Short leaves out what does not depend on the backend.
 	Short bool
 	// Around runs the body of each test; synctest.Test fits a backend in memory.
@@ -41,6 +43,7 @@ func RunShares(t *testing.T, h SharesHarness) {
 		{"WorkIsNotDisturbed", testWorkIsNotDisturbed, true},
 		{"RetiringLeavesNothingBehind", testRetiring, true},
 		{"OutageOfAll", testOutageOfAll, false},
+		{"StoppedIsFollowedAtOnce", testStoppedIsFollowedAtOnce, false},
 	} {
 		if c.long && h.Short {
 			continue
@@ -362,6 +365,30 @@ func testRetiring(t *testing.T, h SharesHarness) {
 	}
 	done()
 	c.settled(h.TTL+takeover+bound, two)
+}
+
+// Where the backend pushes, what a stopped process led is taken without waiting for the
+// next look at the clock.
+func testStoppedIsFollowedAtOnce(t *testing.T, h SharesHarness) {
+	if !h.Pushed {
+		t.Skip("the backend does not push")
+	}
+	interval := 10 * time.Second
+	if h.Around != nil { // virtual time costs nothing
+		interval = time.Minute
+	}
+	c := gather(t, h, 3, leader.SharesConfig{Interval: interval})
+	c.settled(4*interval, c.all...)
+	stopped := c.all[1]
+	stopped.stop()
+	<-stopped.done
+	gone := time.Now()
+	c.settled(4*interval, c.all[0], c.all[2])
+	took := time.Since(gone)
+	t.Logf("what a stopped process led was led again after %v", took)
+	if most := interval / 50 * 2; took > most && h.Around != nil || took > interval/2 {
+		t.Errorf("what a stopped process led was led again after %v, with looks once in %v", took, interval)
+	}
 }
 
 func testOutageOfAll(t *testing.T, h SharesHarness) {

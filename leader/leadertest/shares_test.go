@@ -15,6 +15,7 @@ func TestSharesInMemory(t *testing.T) {
 	space := each(func(*testing.T) *memlock.Space { return new(memlock.Space) })
 	leadertest.RunShares(t, leadertest.SharesHarness{
 		TTL:    3 * time.Second,
+		Pushed: true,
 		Around: synctest.Test,
 		Locker: func(t *testing.T) (*locks.Locker, func() func()) {
 			faulty := lockstest.NewFaulty(memlock.NewDriver(space(t)))

@@ -2,8 +2,8 @@
 // lock backend.
 //
 // A backend implements [Driver], three methods, and whatever optional interface
-// it can serve: [BatchRenewer], [Queuer], [Waker], [LossWatcher], [LossTeller],
-// [Inspector], [Limiter], io.Closer. The portable lock looks for them once, at construction,
+// it can serve: [BatchRenewer], [Queuer], [Waker], [Watcher], [LossWatcher],
+// [LossTeller], [Inspector], [Limiter], io.Closer. The portable lock looks for them
 // with [As]. Everything that is the same on every backend (renewal, loss,
 // deadlines, waiting, the queue inside a process, error wrapping) lives in package
 // locks and is not a driver's job.
@@ -67,6 +67,15 @@ type Waker interface {
 	// until stop is called. Subscribing happens before it returns, and ctx bounds
 	// no more than that.
 	Wake(ctx context.Context, key string) (hint <-chan struct{}, stop func(), err error)
+}
+
+// Watcher pushes changes of who holds a key, for those who do not wait for it.
+type Watcher interface {
+	// Watch delivers a hint on the channel (capacity 1, never closed) after the holder of
+	// key may have changed, also by the end of a TTL, until stop is called or ctx ends. It
+	// has begun when it returns, and an outage ends it for no longer than it lasts, with
+	// a hint.
+	Watch(ctx context.Context, key string) (hint <-chan struct{}, stop func(), err error)
 }
 
 // Inspector tells who holds what.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/solotick/solotick/internal/backoff"
 	"github.com/solotick/solotick/locks/driver"
 )
 
@@ -61,17 +62,27 @@ func everywhere[T any](ctx context.Context, d *Driver, what string, f func(conte
 // Inspect implements [driver.Inspector]: the holder is whom a majority of nodes
 // knows.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Holder, error) {
-	holders, err := everywhere(ctx, d, "inspect", func(ctx context.Context, n *node) (map[string]driver.Holder, error) {
-		return d.look(ctx, n, []string{key})
-	})
-	if err != nil {
-		return driver.Holder{}, err
+	for n := 0; ; n++ {
+		holders, err := everywhere(ctx, d, "inspect", func(ctx context.Context, n *node) (map[string]driver.Holder, error) {
+			return d.look(ctx, n, []string{key})
+		})
+		if err != nil {
+			return driver.Holder{}, err
+		}
+		all, settled := d.agreed(holders)
+		// In the middle of a grant the number is not settled yet: a moment later it is.
+		if !settled && n < 5 && backoff.Wait(ctx, unsettled.Delay(n)) == nil {
+			continue
+		}
+		if len(all) > 0 {
+			return all[0], nil
+		}
+		return driver.Holder{}, driver.ErrFree
 	}
-	if all := d.agreed(holders); len(all) > 0 {
-		return all[0], nil
-	}
-	return driver.Holder{}, driver.ErrFree
 }
+
+// unsettled spaces looks at a grant that is being made.
+var unsettled = backoff.Policy{Base: 5 * time.Millisecond, Max: 50 * time.Millisecond}
 
 // look returns the holders of the keys that are held on the node.
 func (d *Driver) look(ctx context.Context, n *node, keys []string) (map[string]driver.Holder, error) {
@@ -101,8 +112,8 @@ func (d *Driver) look(ctx context.Context, n *node, keys []string) (map[string]d
 // agreed returns the holders that a majority of nodes knows, in key order, with
 // the shortest remaining time, and the fence that a majority has: a node that granted
 // late may still have a higher number of its own. Before a majority has one, it is the
-// highest.
-func (d *Driver) agreed(nodes []map[string]driver.Holder) []driver.Holder {
+// highest, and not settled.
+func (d *Driver) agreed(nodes []map[string]driver.Holder) (out []driver.Holder, settled bool) {
 	type grant struct {
 		key   string
 		token driver.Token
@@ -124,21 +135,22 @@ func (d *Driver) agreed(nodes []map[string]driver.Holder) []driver.Holder {
 			count[g]++
 		}
 	}
-	var out []driver.Holder
+	settled = true
 	for g, n := range count {
 		if n < d.quorum {
 			continue
 		}
-		h := holders[g]
+		h, known := holders[g], false
 		for fence, n := range fences[g] {
 			if n >= d.quorum {
-				h.Fence = fence
+				h.Fence, known = fence, true
 			}
 		}
 		out = append(out, h)
+		settled = settled && known
 	}
 	slices.SortFunc(out, func(a, b driver.Holder) int { return strings.Compare(a.Key, b.Key) })
-	return out
+	return out, settled
 }
 
 // List implements [driver.Inspector]. It walks over all keys of every node with
@@ -165,7 +177,7 @@ func (d *Driver) List(ctx context.Context, prefix string, limit int) ([]driver.H
 	if err != nil {
 		return nil, err
 	}
-	all := d.agreed(holders)
+	all, _ := d.agreed(holders)
 	return all[:min(len(all), limit)], nil
 }
 
