@@ -30,7 +30,7 @@ func (s *Scheduler) sweepLoop() {
 	won := make(<-chan struct{})
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var audited time.Time
+	var audited, again time.Time
 	terms := map[*leader.Elector]int64{}
 	for {
 		if s.usesGate(GateLeader) {
@@ -39,7 +39,10 @@ func (s *Scheduler) sweepLoop() {
 				for range n {
 					s.emit(TermWon{})
 				}
-				nudge(s.sweepNow) // a new leader sweeps at once
+				// A new leader sweeps at once, and again when the ticks that nobody led
+				// just before are old enough to be missed.
+				nudge(s.sweepNow)
+				again = time.Now().Add(settleGrace + sweepJitter/10)
 				nudge(s.fetchNow)
 			}
 		}
@@ -52,6 +55,9 @@ func (s *Scheduler) sweepLoop() {
 		case <-s.sweepNow:
 		}
 		next, survey := s.sweep()
+		if left := time.Until(again); left > 0 {
+			next = min(next, left)
+		}
 		timer.Reset(next)
 		if len(survey.Jobs) > 0 && time.Since(audited) >= ledgerEvery {
 			audited = time.Now()
