@@ -14,7 +14,7 @@ const auditMost = 500
 // expected tick must have one, or lie in a range.
 func (s *Scheduler) audit(state store.JobState) {
 	began := time.Now()
-	j := s.jobs[state.Job]
+	j := s.jobs.get(state.Job)
 	if j == nil || len(state.Revisions) == 0 {
 		return
 	}

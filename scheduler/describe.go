@@ -36,7 +36,7 @@ type JobDescription struct {
 func (s *Scheduler) Describe() Description {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := Description{Namespace: s.cfg.Namespace, Gate: s.cfg.Gate, Lease: s.cfg.Lease}
+	d := Description{Namespace: s.cfg.Namespace, Gate: s.settings().Gate, Lease: s.cfg.Lease}
 	for _, j := range s.sorted() {
 		jd := JobDescription{
 			Name: j.name, Kind: "queue", Gate: j.o.gate, Timeout: j.o.timeout.String(), Attempts: j.o.attempts,

@@ -12,20 +12,17 @@ import (
 // fetchLoop claims pending rows that are due (queue jobs, retries, catch-ups)
 // while there is room for them.
 func (s *Scheduler) fetchLoop() {
-	if len(s.jobs) == 0 {
-		return
-	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		more, err := s.fetch()
 		switch {
 		case err != nil:
-			timer.Reset(backoff.Jitter(s.cfg.PollInterval, 0.5))
+			timer.Reset(backoff.Jitter(s.settings().PollInterval, 0.5))
 		case more:
 			timer.Reset(0)
 		default:
-			timer.Reset(backoff.Jitter(s.cfg.PollInterval, 0.2))
+			timer.Reset(backoff.Jitter(s.settings().PollInterval, 0.2))
 		}
 		select {
 		case <-s.intake.Done():
@@ -39,8 +36,9 @@ func (s *Scheduler) fetchLoop() {
 // fetch claims as many rows as there is room for and starts them. More is true
 // when there may be others and room for them.
 func (s *Scheduler) fetch() (more bool, err error) {
-	room := s.cfg.Concurrency - int(s.inFlight.Load())
-	jobs := s.mayStart()
+	room := s.settings().Concurrency - int(s.inFlight.Load())
+	set := s.jobs.Load()
+	jobs := s.mayStart(set)
 	if room <= 0 || len(jobs) == 0 {
 		return false, nil // a run that ends nudges us
 	}
@@ -54,7 +52,7 @@ func (s *Scheduler) fetch() (more bool, err error) {
 	}
 	s.clock.observe(at, got.Now)
 	for _, exec := range got.Runs {
-		s.startFetched(exec, sent, since(at))
+		s.startFetched(set, exec, sent, since(at))
 	}
 	return got.More && len(got.Runs) < room, nil
 }
@@ -69,8 +67,8 @@ func (s *Scheduler) fetchRequest(jobs []string, limit int) store.FetchRequest {
 // startFetched starts a row that was fetched or taken over. Such a run takes no
 // gate: its active key keeps it alone, and a gate would only save a claim that
 // has been made already.
-func (s *Scheduler) startFetched(exec store.Execution, sent leaseclock.Instant, claimed Interval) {
-	j := s.jobs[exec.Key.Job]
+func (s *Scheduler) startFetched(set *jobSet, exec store.Execution, sent leaseclock.Instant, claimed Interval) {
+	j := set.by[exec.Key.Job]
 	mode, _ := s.switcher.degraded(j)
 	s.inFlight.Add(1)
 	s.start(j, exec, sent, admission{mode: mode, claimed: claimed}, func() {
@@ -82,9 +80,9 @@ func (s *Scheduler) startFetched(exec store.Execution, sent leaseclock.Instant, 
 // mayStart names the jobs whose waiting rows this process may start now: not
 // those that fail fast while their coordinator is away, and those under a leader
 // only while leading.
-func (s *Scheduler) mayStart() []string {
-	names := make([]string, 0, len(s.jobs))
-	for _, j := range s.sorted() {
+func (s *Scheduler) mayStart(set *jobSet) []string {
+	names := make([]string, 0, len(set.sorted))
+	for _, j := range set.sorted {
 		if !s.switcher.failsFast(j) && s.leads(j) {
 			names = append(names, j.name)
 		}
@@ -105,7 +103,7 @@ func (s *Scheduler) leads(j *job) bool {
 // fetchAfter looks for pending rows in d, when a retry that this process wrote
 // is due.
 func (s *Scheduler) fetchAfter(d time.Duration) {
-	if d >= s.cfg.PollInterval {
+	if d >= s.settings().PollInterval {
 		return // the polls see it in time
 	}
 	time.AfterFunc(d+time.Millisecond, s.Wake)

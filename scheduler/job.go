@@ -91,6 +91,8 @@ type jobOptions struct {
 	mode        store.Mode
 	storeDown   StoreDown
 	guarantee   Guarantee
+	paused      bool
+	pauseReason string
 	description string
 }
 
@@ -211,6 +213,14 @@ func WhenDegraded(m store.Mode) Option { return func(o *jobOptions) { o.mode = m
 // Promise states the guarantee that the handler gives for its effect. Default:
 // at-least-once, or at-most-once where a dead owner's run is not repeated.
 func Promise(g Guarantee) Option { return func(o *jobOptions) { o.guarantee = g } }
+
+// Paused pauses the job on all replicas when it is registered, for the reason: its
+// ticks are skipped(paused) and not made up for, its rows wait, and runs in progress go
+// on. A definition without it ends that pause, and no other. Where replicas disagree the
+// one that registered last has its way.
+func Paused(reason string) Option {
+	return func(o *jobOptions) { o.paused, o.pauseReason = true, reason }
+}
 
 // Describe adds a line for people.
 func Describe(text string) Option { return func(o *jobOptions) { o.description = text } }

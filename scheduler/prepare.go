@@ -15,17 +15,34 @@ import (
 // job is a job at work in this process.
 type job struct {
 	Job
+	given      Job    // as it was defined
 	hash       string // of the schedule
 	marshalled string // schedule as every replica can read it
 	handler    Handler
 	elector    *leader.Elector // of gate leader
 
-	mu         sync.Mutex
-	running    int        // runs of it in progress here
-	local      sync.Mutex // mode local_mutex
-	giveUp     func()     // ends the wait of the tick that waits for the gate
-	asking     int        // ticks that wait for the gate's answer
-	superseded bool       // another schedule is in force
+	*work
+	reign *reign
+}
+
+// work is what goes on under a job's name in this process, whichever definition it
+// began with.
+type work struct {
+	mu      sync.Mutex // guards what the job has of reign, too
+	running int        // runs of it in progress here
+	local   sync.Mutex // mode local_mutex
+	giveUp  func()     // ends the wait of the tick that waits for the gate
+	asking  int        // ticks that wait for the gate's answer
+	version int64      // of the state that was learned last
+}
+
+// reign is the time in which a job's schedule is in force, by the store: the ticks
+// in (from, until] are its own.
+type reign struct {
+	from  store.Millis
+	until store.Millis // 0 while no other schedule is in force
+	floor store.Millis // this process plans the ticks after it; those before are the sweep's
+	told  bool         // that another is in force
 }
 
 // Defaults and bounds of jobs.
@@ -41,18 +58,18 @@ const (
 )
 
 // prepare checks a job and fills in what it leaves to the configuration.
-func (s *Scheduler) prepare(given Job) (*job, error) {
+func (s *Scheduler) prepare(cfg *Config, given Job) (*job, error) {
 	if given.err != nil {
 		return nil, given.err
 	}
-	j := &job{Job: given, elector: s.lead.of(given.name)}
+	j := &job{Job: given, given: given, elector: s.lead.of(given.name), work: new(work), reign: new(reign)}
 	o := &j.o
 	bad := func(format string, args ...any) (*job, error) {
 		return nil, fmt.Errorf("scheduler: job %q: %s", j.name, fmt.Sprintf(format, args...))
 	}
 	if j.kind == kindCron {
-		setDefault(&o.gate, s.cfg.Gate)
-		setDefault(&o.zone, s.cfg.TimeZone)
+		setDefault(&o.gate, cfg.Gate)
+		setDefault(&o.zone, cfg.TimeZone)
 		setDefault(&o.misfire, MisfireFireOnce)
 		setDefault(&o.overlap, OverlapSkip)
 		setDefault(&o.maxCatchup, defaultCatchUp)
@@ -109,7 +126,7 @@ func (s *Scheduler) prepare(given Job) (*job, error) {
 	case o.window < 0 || o.maxCatchup < 0:
 		return bad("catch-up: a window of %v and %d ticks make no sense", o.window, o.maxCatchup)
 	}
-	if err := s.cfg.Retention.keeps(j); err != nil {
+	if err := cfg.Retention.keeps(j); err != nil {
 		return bad("%v", err)
 	}
 	// Recovery stands on both sides: a panic in a middleware ends the run, too.
@@ -144,27 +161,71 @@ func (j *job) parse(namespace string) error {
 	return nil
 }
 
-// learn takes over what the store says of the job.
+// learn takes over what the store says of the job, unless more recent is known.
 func (j *job) learn(s *Scheduler, state store.JobState) {
 	if j.kind != kindCron {
 		return
 	}
 	current := state.Current()
-	superseded := current.Hash != j.hash
 	j.mu.Lock()
-	was := j.superseded
-	j.superseded = superseded
+	if state.Version < j.version {
+		j.mu.Unlock()
+		return
+	}
+	j.version = state.Version
+	superseded := j.reign.learn(state.Revisions, j.hash)
+	// A definition that this process is about to replace, or has, needs no word.
+	now := s.jobs.get(j.name)
+	tell := superseded && !j.reign.told && !s.replacing.Load() && (now == nil || now.reign == j.reign)
+	j.reign.told = superseded && (j.reign.told || tell)
 	j.mu.Unlock()
-	if superseded && !was {
+	if tell {
 		s.log.Warn("another schedule is in force; this process does not fire the job", "job", j.name, "mine", j.spec.String(), "in_force", current.Spec)
 		s.emit(JobSuperseded{Job: j.name, Spec: current.Spec})
 	}
 }
 
+// learn reports whether another schedule is in force.
+func (r *reign) learn(revisions []store.Revision, hash string) (superseded bool) {
+	r.until = 1 // a schedule that the store did not take owns no tick
+	for i := len(revisions) - 1; i >= 0; i-- {
+		if revisions[i].Hash != hash {
+			continue
+		}
+		r.from, r.until = revisions[i].From, 0
+		if i+1 < len(revisions) {
+			r.until = revisions[i+1].From
+		}
+		break
+	}
+	return r.until != 0
+}
+
 func (j *job) isSuperseded() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.superseded
+	return j.reign.until != 0
+}
+
+// owns reports whether the tick is the schedule's of this process.
+func (j *job) owns(tick store.Millis) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return tick > j.reign.from && (j.reign.until == 0 || tick <= j.reign.until)
+}
+
+// plansFrom lets this process fire the ticks after the instant, as far as they are
+// the schedule's.
+func (j *job) plansFrom(at store.Millis) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.reign.floor = max(at, j.reign.from)
+}
+
+func (j *job) floor() time.Time {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.reign.floor.Time()
 }
 
 // begin and end count the runs in progress in this process.

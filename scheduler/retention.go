@@ -117,25 +117,37 @@ const (
 // any more included. Any number of replicas may do so at once: what one has removed
 // the others do not find. The first pass is half of Every or more after the start.
 func (s *Scheduler) pruneLoop() {
-	keep := s.cfg.Retention
-	if keep.Off {
-		return
-	}
-	wait := backoff.Jitter(keep.Every, 0.5)
-	for backoff.Wait(s.intake, wait) == nil {
+	last, more := time.Now(), false
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		var due <-chan time.Time
+		if keep := s.settings().Retention; !keep.Off {
+			every := keep.Every
+			if more {
+				every = min(every, pruneSoon)
+			}
+			timer.Reset(backoff.Jitter(every, 0.5) - time.Since(last))
+			due = timer.C
+		}
+		select {
+		case <-s.intake.Done():
+			return
+		case <-s.pruneNow: // the settings may be others
+			continue
+		case <-due:
+		}
 		total, err := s.prune()
 		if n := total.Records(); n > 0 {
 			s.log.Info("old records removed", "records", n, "more", total.More)
 		}
-		wait = backoff.Jitter(keep.Every, 0.5)
-		switch {
-		case s.intake.Err() != nil:
+		if s.intake.Err() != nil {
 			return
-		case err != nil:
-			s.log.Warn("old records not removed: this is tried again", "error", err)
-		case total.More:
-			wait = backoff.Jitter(min(keep.Every, pruneSoon), 0.5)
 		}
+		if err != nil {
+			s.log.Warn("old records not removed: this is tried again", "error", err)
+		}
+		last, more = time.Now(), err == nil && total.More
 	}
 }
 
@@ -153,5 +165,5 @@ func (s *Scheduler) prune() (total store.Pruned, err error) {
 func (s *Scheduler) pruneOnce() (store.Pruned, error) {
 	ctx, cancel := context.WithTimeout(s.intake, pruneTimeout)
 	defer cancel()
-	return s.deps.Store.Prune(ctx, store.PruneRequest{Namespace: s.cfg.Namespace, Retention: s.cfg.Retention.Ages()})
+	return s.deps.Store.Prune(ctx, store.PruneRequest{Namespace: s.cfg.Namespace, Retention: s.settings().Retention.Ages()})
 }

@@ -26,7 +26,13 @@ type Scheduler struct {
 	log   *slog.Logger
 	owner store.Owner
 	clock clock
-	jobs  map[string]*job // fixed once started
+	live  atomic.Pointer[Config] // cfg with the settings that were changed since
+	jobs  jobTable
+
+	changing   chan struct{} // capacity 1: held by who changes or registers jobs, and guards
+	registered bool          // the jobs are known to the store
+	doubtful   map[string]bool
+	replacing  atomic.Bool // definitions are about to be replaced
 
 	switcher   *Switch
 	heart      *heart
@@ -35,12 +41,15 @@ type Scheduler struct {
 	journal    *journal.Journal // nil where none is configured
 	fetchNow   chan struct{}
 	sweepNow   chan struct{}
+	pruneNow   chan struct{}
+	replan     chan struct{}
 	journalNow chan struct{}
 	inFlight   atomic.Int64 // fetched runs, bounded by Config.Concurrency
 
 	mu          sync.Mutex
 	phase       phase
 	started     bool
+	leading     bool // the elector was started
 	failure     error
 	storeUp     error     // last answer of the store, nil for a good one
 	storeTurned time.Time // when that turned from good to bad or back
@@ -89,11 +98,15 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 		cfg.Label = fmt.Sprintf("%s:%d", host, os.Getpid())
 	}
 	s := &Scheduler{
-		cfg: cfg, deps: deps, lead: leadership{deps.Elector, deps.Shares}, log: deps.Logger, owner: store.NewOwner(), jobs: map[string]*job{},
+		cfg: cfg, deps: deps, lead: leadership{deps.Elector, deps.Shares}, log: deps.Logger, owner: store.NewOwner(),
 		clock:    clock{offset: cfg.ClockOffset, fixed: cfg.uncorrected},
 		fetchNow: make(chan struct{}, 1), sweepNow: make(chan struct{}, 1), journalNow: make(chan struct{}, 1),
+		pruneNow: make(chan struct{}, 1), replan: make(chan struct{}, 1),
+		changing: make(chan struct{}, 1), doubtful: map[string]bool{},
 		stopping: make(chan struct{}), finished: make(chan struct{}),
 	}
+	s.live.Store(&s.cfg)
+	s.jobs.Store(newJobSet(nil))
 	if s.log == nil {
 		s.log = slog.Default()
 	}
@@ -111,41 +124,33 @@ func New(cfg Config, deps Deps) (*Scheduler, error) {
 }
 
 // Add registers jobs. It reports every job that cannot work, by name, and then
-// adds none of them. It is refused once the scheduler has started.
+// adds none of them. It is refused once the scheduler has started: see Apply.
 func (s *Scheduler) Add(jobs ...Job) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.phase != phaseNew {
-		return errors.New("scheduler: jobs are added before the start")
+	s.changing <- struct{}{}
+	defer func() { <-s.changing }()
+	if s.atPhase() != phaseNew {
+		return errors.New("scheduler: jobs are added before the start: call Apply with the whole set after it")
 	}
-	var errs []error
-	added := map[string]*job{}
-	for _, def := range jobs {
-		j, err := s.prepare(def)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-		case s.jobs[def.name] != nil || added[def.name] != nil:
-			errs = append(errs, fmt.Errorf("scheduler: two jobs are called %q: names are unique in a namespace", def.name))
-		default:
-			added[def.name] = j
-		}
+	old := s.jobs.Load()
+	defs := make([]Job, 0, len(old.sorted)+len(jobs))
+	for _, j := range old.sorted {
+		defs = append(defs, j.given)
 	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
+	set, err := s.build(s.settings(), append(defs, jobs...), old)
+	if err != nil {
+		return err
 	}
-	maps.Copy(s.jobs, added)
+	s.jobs.Store(set)
 	return nil
 }
 
-// sorted returns the jobs in the order of their names.
-func (s *Scheduler) sorted() []*job {
-	return slices.SortedFunc(maps.Values(s.jobs), func(a, b *job) int {
-		if a.name < b.name {
-			return -1
-		}
-		return 1
-	})
+// sorted returns the jobs in the order of their names. The slice is shared.
+func (s *Scheduler) sorted() []*job { return s.jobs.Load().sorted }
+
+func (s *Scheduler) atPhase() phase {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.phase
 }
 
 // Run starts the scheduler and blocks until ctx ends, then drains. The error is
@@ -186,15 +191,8 @@ func (s *Scheduler) Start(ctx context.Context) error {
 	s.work, s.endWork = context.WithCancelCause(base)
 	s.alive, s.endAlive = context.WithCancel(base)
 
-	s.log.Info("scheduler starts", "jobs", slices.Sorted(maps.Keys(s.jobs)), "gate", s.cfg.Gate)
-	if s.lead.given() && s.usesGate(GateLeader) {
-		s.weigh()
-		s.background(func() {
-			if err := s.lead.run(s.alive); err != nil && s.alive.Err() == nil {
-				s.fail(fmt.Errorf("scheduler: the elector stopped: %w", err))
-			}
-		})
-	}
+	s.log.Info("scheduler starts", "jobs", s.names(), "gate", s.cfg.Gate)
+	s.leadLocked()
 	s.background(s.heart.loop)
 	s.background(s.switcher.auditLoop)
 	s.taking(s.main)
@@ -203,12 +201,11 @@ func (s *Scheduler) Start(ctx context.Context) error {
 
 // main registers the jobs and then lets the services run.
 func (s *Scheduler) main() {
-	floors, err := s.register()
-	if err != nil {
+	if err := s.register(); err != nil {
 		return
 	}
 	s.taking(s.switcher.loop)
-	s.taking(func() { s.tick(floors) })
+	s.taking(s.tick)
 	s.taking(s.fetchLoop)
 	s.taking(s.sweepLoop)
 	s.taking(s.pruneLoop)
@@ -221,35 +218,35 @@ func (s *Scheduler) taking(f func()) { s.intakeWG.Go(f) }
 // background runs a service that ends when everything is recorded.
 func (s *Scheduler) background(f func()) { s.backWG.Go(f) }
 
-// register makes the jobs known to the store, however long that takes, and
-// returns the time of the store's answer.
-func (s *Scheduler) register() (time.Time, error) {
-	specs := make([]store.JobSpec, 0, len(s.jobs))
-	for _, j := range s.sorted() {
-		specs = append(specs, store.JobSpec{Job: j.name, Spec: j.marshalled, Hash: j.hash, Revision: s.cfg.Revision})
-	}
+// register makes the jobs known to the store, however long that takes.
+func (s *Scheduler) register() error {
 	for try := 0; ; try++ {
-		ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
-		sent := time.Now()
-		r, err := s.deps.Store.Register(ctx, s.cfg.Namespace, specs)
-		cancel()
-		s.asked("register", sent, err)
-		switch {
-		case err == nil:
-			s.clock.observe(sent, r.Now)
-			for i, state := range r.Jobs {
-				s.jobs[specs[i].Job].learn(s, state)
-			}
-			s.emit(JobsSurveyed{Now: r.Now, Jobs: r.Jobs})
-			return s.clock.now(), nil
-		case errors.Is(err, store.ErrSchema):
-			s.fail(err)
-			return time.Time{}, err
+		err := s.registerOnce()
+		if err == nil {
+			return nil
 		}
-		if err := backoff.Wait(s.intake, backoff.Policy{Base: 200 * time.Millisecond, Max: 5 * time.Second}.Delay(try)); err != nil {
-			return time.Time{}, err
+		if errors.Is(err, store.ErrSchema) {
+			s.fail(err)
+			return err
+		}
+		if err := backoff.Wait(s.intake, enrolPause.Delay(try)); err != nil {
+			return err
 		}
 	}
+}
+
+// registerOnce registers the jobs of now: they may change while the store is away.
+func (s *Scheduler) registerOnce() error {
+	select {
+	case s.changing <- struct{}{}:
+		defer func() { <-s.changing }()
+	case <-s.intake.Done():
+		return s.intake.Err()
+	}
+	set := s.jobs.Load()
+	err := s.enrol(s.intake, s.settings(), set.sorted, set)
+	s.registered = err == nil
+	return err
 }
 
 // fail ends the scheduler: what went wrong cannot mend itself.
@@ -288,7 +285,7 @@ func (s *Scheduler) SetDegradation(d Degradation) error {
 func (s *Scheduler) checkOverrides(d Degradation) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(d.Jobs)) {
-		if _, ok := s.jobs[name]; !ok {
+		if s.jobs.get(name) == nil {
 			errs = append(errs, fmt.Errorf("scheduler: degradation.jobs.%s: there is no job of that name", name))
 		}
 	}
@@ -356,7 +353,7 @@ func (s *Scheduler) weigh() {
 		return
 	}
 	var names []string
-	for _, j := range s.jobs {
+	for _, j := range s.sorted() {
 		if j.kind == kindCron && j.o.gate == GateLeader {
 			names = append(names, j.name)
 		}
@@ -365,7 +362,7 @@ func (s *Scheduler) weigh() {
 }
 
 func (s *Scheduler) usesGate(g Gate) bool {
-	for _, j := range s.jobs {
+	for _, j := range s.sorted() {
 		if j.kind == kindCron && j.o.gate == g {
 			return true
 		}

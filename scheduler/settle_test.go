@@ -22,7 +22,7 @@ func testJob(t rapid.TB, expr string, opts ...Option) *job {
 	if err := s.Add(Cron("j", expr, func(context.Context, *Run) error { return nil }, opts...)); err != nil {
 		t.Fatal(err)
 	}
-	return s.jobs["j"]
+	return s.jobs.get("j")
 }
 
 // TestSettleAccountsForEveryTickOnce is the ledger's law on the decision itself:

@@ -29,8 +29,9 @@ func (s *Scheduler) Stop(ctx context.Context) error {
 
 func (s *Scheduler) drain(ctx context.Context) error {
 	s.log.Info("scheduler drains", "in_progress", s.Health().InProgress)
-	grace := min(s.cfg.DrainTimeout/4, 5*time.Second)
-	soft, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout)
+	patience := s.settings().DrainTimeout
+	grace := min(patience/4, 5*time.Second)
+	soft, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if deadline, ok := ctx.Deadline(); ok {
 		// Leave room for the rest inside the caller's deadline.

@@ -2,9 +2,7 @@ package scheduler
 
 import (
 	"context"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/solotick/solotick/internal/leaseclock"
@@ -70,10 +68,14 @@ func (s *Scheduler) sweepLoop() {
 func (s *Scheduler) sweep() (next time.Duration, survey store.Surveyed) {
 	jitter := rand.N(sweepJitter)
 	fallback := s.cfg.Lease/2 + jitter
+	set := s.jobs.Load() // what is learned is of these jobs, whatever takes their place
+	if len(set.names) == 0 {
+		return s.cfg.Lease + jitter, survey
+	}
 	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
 	defer cancel()
 	at := time.Now()
-	survey, err := s.deps.Store.Survey(ctx, s.cfg.Namespace, s.names())
+	survey, err := s.deps.Store.Survey(ctx, s.cfg.Namespace, set.names)
 	s.asked("survey", at, err)
 	if err != nil {
 		return fallback, survey
@@ -85,7 +87,7 @@ func (s *Scheduler) sweep() (next time.Duration, survey store.Surveyed) {
 			fallback = jitter
 		}
 	}
-	if err := s.settle(survey); err != nil {
+	if err := s.settle(set, survey); err != nil {
 		return fallback, survey
 	}
 	next = s.cfg.Lease + jitter
@@ -102,12 +104,13 @@ func (s *Scheduler) sweep() (next time.Duration, survey store.Surveyed) {
 	return max(next, 100*time.Millisecond), survey
 }
 
-func (s *Scheduler) names() []string { return slices.Sorted(maps.Keys(s.jobs)) }
+func (s *Scheduler) names() []string { return s.jobs.Load().names }
 
 // takeOver runs what dead owners left. More is true when there is more of it.
 func (s *Scheduler) takeOver() (more bool, err error) {
 	var jobs []string
-	for _, j := range s.sorted() {
+	set := s.jobs.Load()
+	for _, j := range set.sorted {
 		if !s.switcher.failsFast(j) {
 			jobs = append(jobs, j.name)
 		}
@@ -131,17 +134,17 @@ func (s *Scheduler) takeOver() (more bool, err error) {
 	for _, exec := range got.Runs {
 		s.log.With(runFields(&exec)...).Warn("run of a dead owner taken over")
 		s.emit(RunTakenOver{Execution: exec})
-		s.startFetched(exec, sent, since(at))
+		s.startFetched(set, exec, sent, since(at))
 	}
 	return got.More, nil
 }
 
 // settle accounts for the expected ticks of all jobs that have some.
-func (s *Scheduler) settle(survey store.Surveyed) error {
+func (s *Scheduler) settle(set *jobSet, survey store.Surveyed) error {
 	to := survey.Now.Add(-settleGrace)
 	var due []store.SettleJob
 	for _, state := range survey.Jobs {
-		j := s.jobs[state.Job]
+		j := set.by[state.Job]
 		if j == nil {
 			continue
 		}
@@ -155,7 +158,7 @@ func (s *Scheduler) settle(survey store.Surveyed) error {
 	}
 	for len(due) > 0 {
 		n := min(len(due), settleMost)
-		if err := s.settleBatch(due[:n]); err != nil {
+		if err := s.settleBatch(set, due[:n]); err != nil {
 			return err
 		}
 		due = due[n:]
@@ -163,7 +166,7 @@ func (s *Scheduler) settle(survey store.Surveyed) error {
 	return nil
 }
 
-func (s *Scheduler) settleBatch(jobs []store.SettleJob) error {
+func (s *Scheduler) settleBatch(set *jobSet, jobs []store.SettleJob) error {
 	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
 	defer cancel()
 	began := time.Now()
@@ -171,7 +174,7 @@ func (s *Scheduler) settleBatch(jobs []store.SettleJob) error {
 	events := map[string]TicksSettled{}
 	result, err := s.deps.Store.Settle(ctx, store.SettleRequest{Namespace: s.cfg.Namespace, Jobs: jobs},
 		func(v store.TickView) store.Settlement {
-			j := s.jobs[v.Job]
+			j := set.by[v.Job]
 			settlement := j.settle(v, s.switcher.failsFast(j))
 			events[v.Job] = countSettled(v.Job, settlement)
 			return settlement

@@ -11,10 +11,14 @@ import (
 // a suspended machine's monotonic clock stood still (robfig/cron issue 352).
 const maxSleep = 30 * time.Second
 
+// never is an instant that no schedule reaches.
+const never store.Millis = 1 << 52
+
 // schedule is when a job is due next in this process.
 type schedule struct {
 	job  *job
 	next store.Millis
+	last bool // another schedule has taken its place: up to there only
 }
 
 type schedules []*schedule
@@ -30,19 +34,40 @@ func (h *schedules) Pop() any {
 	return x
 }
 
-// tick fires the jobs when they are due, from floor on. What lies before is the
-// sweep's.
-func (s *Scheduler) tick(floor time.Time) {
-	var plan schedules
-	for _, j := range s.sorted() {
-		if j.kind != kindCron {
+// plan is when the jobs of the present set are due. What was planned goes on as far
+// as its schedule is the same; one that was replaced still has its last ticks.
+func (s *Scheduler) plan(before schedules) schedules {
+	set := s.jobs.Load()
+	plan := make(schedules, 0, len(set.sorted))
+	planned := make(map[string]bool, len(set.sorted))
+	for _, sch := range before {
+		j := set.by[sch.job.name]
+		switch {
+		case j == nil:
+		case j.reign == sch.job.reign:
+			sch.job, planned[j.name] = j, true
+			plan = append(plan, sch)
+		case sch.job.owns(sch.next):
+			sch.last = true
+			plan = append(plan, sch)
+		}
+	}
+	for _, j := range set.sorted {
+		if j.kind != kindCron || planned[j.name] {
 			continue
 		}
-		if next, ok := j.spec.Next(floor); ok {
-			plan = append(plan, &schedule{j, store.MillisOf(next)})
+		if next, ok := j.spec.Next(j.floor()); ok {
+			plan = append(plan, &schedule{job: j, next: store.MillisOf(next)})
 		}
 	}
 	heap.Init(&plan)
+	return plan
+}
+
+// tick fires the jobs when they are due, each from its floor on. What lies before is
+// the sweep's.
+func (s *Scheduler) tick() {
+	plan := s.plan(nil)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -69,6 +94,8 @@ func (s *Scheduler) tick(floor time.Time) {
 		case <-s.intake.Done():
 			return
 		case <-timer.C:
+		case <-s.replan:
+			plan = s.plan(plan)
 		}
 	}
 }
@@ -83,12 +110,12 @@ func (s *Scheduler) due(sch *schedule, now time.Time) (fire func()) {
 		tick = store.MillisOf(last)
 	}
 	next, ok := j.spec.Next(tick.Time())
-	if !ok {
-		next = time.UnixMilli(1 << 52) // no schedule reaches there
-	}
 	sch.next = store.MillisOf(next)
+	if !ok || sch.last && !j.owns(sch.next) {
+		sch.next = never
+	}
 	late := now.Sub(tick.Time())
-	if j.isSuperseded() || late > j.o.window {
+	if !j.owns(tick) || late > j.o.window {
 		return nil
 	}
 	s.emit(TickDue{Job: j.name, Tick: tick, Late: late})

@@ -104,7 +104,7 @@ func (s *Scheduler) awaitsJournals(j *job) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.storeBroke && time.Since(s.storeTurned) < 2*s.cfg.PollInterval+time.Second
+	return s.storeBroke && time.Since(s.storeTurned) < 2*s.settings().PollInterval+time.Second
 }
 
 // unrecordedEnd is what the journal keeps of a run's end.
@@ -235,7 +235,7 @@ func (s *Scheduler) storeAway() bool {
 
 // settleEntry makes a record of a run that had none. False means: try again later.
 func (s *Scheduler) settleEntry(e journal.Entry) (settled bool, err error) {
-	j := s.jobs[e.Job]
+	j := s.jobs.get(e.Job)
 	tick := store.Millis(e.Tick)
 	if j == nil || j.kind != kindCron {
 		return false, errors.New("this process has no cron job of that name: one that has it, on this host, will record it")
