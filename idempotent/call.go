@@ -197,7 +197,7 @@ func (c *call) wait(ctx context.Context, got found, n int) error {
 			return c.pause(ctx, n)
 		}
 	}
-	if e.RetryAfter < 0 {
+	if e.RetryAfter < 0 || e.Pending && e.RetryAfter == 0 {
 		return c.pause(ctx, n) // free, and another call may be taking it at the moment
 	}
 	e.RetryAfter = max(e.RetryAfter, time.Millisecond)
