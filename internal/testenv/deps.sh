@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the servers that the tests start, where they are missing, on Debian 12.
+# Installs the servers that the tests start, and promtool, where they are missing, on
+# Debian 12.
 # The packages start their services on the default ports; nothing of that happens
 # here, so that an installed server takes no port and no memory until a test asks.
 # Usage: deps.sh [GO]
@@ -27,6 +28,7 @@ need redis-server redis-server.service command -v redis-server
 need default-jre-headless '' command -v java
 need zookeeper '' test -e /usr/share/java/zookeeper.jar
 need mariadb-server mariadb.service command -v mariadbd
+need prometheus prometheus.service command -v promtool # checks the rules in configs/monitoring
 need postgresql postgresql.service compgen -G '/usr/lib/postgresql/*/bin/postgres'
 
 if ((${#missing[@]} > 0)); then

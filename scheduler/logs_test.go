@@ -1,0 +1,92 @@
+package scheduler_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/solotick/solotick/scheduler"
+	"github.com/solotick/solotick/scheduler/schedulertest"
+)
+
+// lines is a log that several replicas write to.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// take returns the lines so far and forgets them.
+func (l *lines) take(t *testing.T) (all []string) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for s := bufio.NewScanner(&l.text); s.Scan(); {
+		all = append(all, s.Text())
+	}
+	l.text.Reset()
+	return all
+}
+
+var _ io.Writer = (*lines)(nil)
+
+// TestQuietWhenHealthy: an hour in which all goes well has nothing to read at level
+// info, and at level debug one line for every run, which names it in full.
+func TestQuietWhenHealthy(t *testing.T) {
+	bubble(t, "three replicas, every gate", func(t *testing.T) {
+		log := new(lines)
+		c := schedulertest.New(t, schedulertest.Options{Logs: log, Jobs: func(r *schedulertest.Replica) []scheduler.Job {
+			handler := func(ctx context.Context, run *scheduler.Run) error {
+				r.Effect(run)
+				return sleep(ctx, 2*time.Second)
+			}
+			return []scheduler.Job{
+				scheduler.Cron("lock", "@every 15s", handler),
+				scheduler.Cron("leader", "@every 15s", handler, scheduler.WithGate(scheduler.GateLeader)),
+				scheduler.Cron("none", "@every 15s", handler, scheduler.WithGate(scheduler.GateNone)),
+				scheduler.QueueFunc("mail", handler),
+			}
+		}})
+		untilMinute(t)
+		time.Sleep(7 * time.Second)
+		log.take(t) // of the start
+		before := len(c.Effects(""))
+		time.Sleep(time.Hour)
+		runs := len(c.Effects("")) - before
+		if runs != 3*240 {
+			t.Fatalf("%d runs", runs)
+		}
+		full := regexp.MustCompile(`namespace=\S+ owner=.+ job=\S+ tick=\S+ run=\S+ key=\S+ attempt=1 fence=\d+ `)
+		named := map[string]int{}
+		for _, line := range log.take(t) {
+			if !strings.Contains(line, "level=DEBUG") {
+				t.Errorf("a healthy hour says: %s", line)
+			}
+			if id := regexp.MustCompile(` run=(\S+)`).FindStringSubmatch(line); id != nil {
+				named[id[1]]++
+				if !full.MatchString(line) {
+					t.Errorf("a run is not named in full: %s", line)
+				}
+			}
+		}
+		for id, n := range named {
+			if n != 1 {
+				t.Errorf("run %s has %d lines", id, n)
+			}
+		}
+		if len(named) != runs {
+			t.Errorf("%d runs have a line at level debug, want %d", len(named), runs)
+		}
+	})
+}
