@@ -45,14 +45,15 @@ var retryDelay = backoff.Policy{Base: 5 * time.Millisecond, Max: 250 * time.Mill
 // commit is nil once the unit is committed. Its fn is called again after refusals
 // that pass, and never while it may have been committed.
 func (u *unit) commit(ctx context.Context) error {
-	d, err := sqldialect.For(u.db)
+	pool, err := sqldialect.Pool(u.db)
 	if err != nil {
 		return fmt.Errorf("idempotent: %w", err)
 	}
+	d := pool.Dialect
 	give := time.Now().Add(u.patience)
 	doubt := false // a COMMIT was sent whose fate was not known at once
 	for n := 0; ; n++ {
-		sent, err := u.try(ctx, d)
+		sent, err := u.try(ctx, pool)
 		switch {
 		case err == nil:
 			return nil
@@ -78,14 +79,18 @@ func (u *unit) commit(ctx context.Context) error {
 
 // try is one transaction. Sent tells that its COMMIT was sent, and that err is the
 // answer.
-func (u *unit) try(ctx context.Context, d *sqldialect.Dialect) (sent bool, err error) {
-	tx := u.db.Session(&gorm.Session{NewDB: true, Context: ctx}).Begin(d.TxOptions())
-	if tx.Error != nil {
-		return false, fmt.Errorf("idempotent: begin: %w", unavailable(d, tx.Error))
+func (u *unit) try(ctx context.Context, pool sqldialect.Conn) (sent bool, err error) {
+	d := pool.Dialect
+	if limit := u.db.DefaultTransactionTimeout; limit > 0 {
+		if _, bounded := ctx.Deadline(); !bounded {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, limit)
+			defer cancel()
+		}
 	}
-	end, ok := tx.Statement.ConnPool.(gorm.TxCommitter)
-	if !ok {
-		return false, fmt.Errorf("idempotent: begin: a transaction of %T has no commit", tx.Statement.ConnPool)
+	end, err := pool.Begin(ctx)
+	if err != nil {
+		return false, fmt.Errorf("idempotent: begin: %w", unavailable(d, err))
 	}
 	defer func() {
 		// Also when fn panics: an open transaction would block other writers. An
@@ -94,12 +99,12 @@ func (u *unit) try(ctx context.Context, d *sqldialect.Dialect) (sent bool, err e
 			_ = end.Rollback()
 		}
 	}()
+	tx := u.db.Session(&gorm.Session{NewDB: true, Context: ctx})
+	tx.Statement.ConnPool = held(end)
 	if err := u.before(ctx, tx); err != nil {
 		return false, err
 	}
-	inner := tx.Session(&gorm.Session{NewDB: true, Context: ctx})
-	inner.Statement.ConnPool = held(tx.Statement.ConnPool)
-	if err := u.fn(inner); err != nil {
+	if err := u.fn(tx); err != nil {
 		return false, refused(d, err)
 	}
 	if err := ended(ctx); err != nil {

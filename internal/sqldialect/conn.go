@@ -131,18 +131,17 @@ func (c Conn) Tx(ctx context.Context, fn func(Conn) error) error {
 }
 
 func (c Conn) once(ctx context.Context, fn func(Conn) error) (err error) {
-	pool, err := c.begin(ctx)
+	end, err := c.Begin(ctx)
 	if err != nil {
 		return err
 	}
-	end := pool.(gorm.TxCommitter)
 	done := false
 	defer func() {
 		if !done { // also when fn panics: an open transaction would block every writer
 			err = errors.Join(err, rollback(end))
 		}
 	}()
-	if err = fn(Conn{Dialect: c.Dialect, pool: pool, tx: true}); err != nil {
+	if err = fn(Conn{Dialect: c.Dialect, pool: end, tx: true}); err != nil {
 		return err
 	}
 	done = true
@@ -152,7 +151,14 @@ func (c Conn) once(ctx context.Context, fn func(Conn) error) (err error) {
 	return nil
 }
 
-func (c Conn) begin(ctx context.Context) (gorm.ConnPool, error) {
+// Tx is a transaction of any connection pool.
+type Tx interface {
+	gorm.ConnPool
+	gorm.TxCommitter
+}
+
+// Begin begins a transaction (see [Dialect.TxOptions]), which the caller ends.
+func (c Conn) Begin(ctx context.Context) (Tx, error) {
 	var pool gorm.ConnPool
 	var err error
 	switch b := c.pool.(type) {
@@ -169,10 +175,11 @@ func (c Conn) begin(ctx context.Context) (gorm.ConnPool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, ok := pool.(gorm.TxCommitter); !ok {
+	tx, ok := pool.(Tx)
+	if !ok {
 		return nil, fmt.Errorf("sqldialect: transaction %T has no commit", pool)
 	}
-	return pool, nil
+	return tx, nil
 }
 
 // rollback ends a transaction that failed. database/sql has ended it already when

@@ -111,12 +111,12 @@ func (c *claim) run(ctx context.Context) (store.Claimed, error) {
 	if err := c.drawLocks(ctx); err != nil {
 		return store.Claimed{}, err
 	}
-	rows := make([]fresh, 0, len(c.plans))
+	rows := make([]*fresh, 0, len(c.plans))
 	hashes := make([]store.Hash, len(c.plans))
 	for i := range c.plans {
 		hashes[i] = c.plans[i].hash
 		if p := &c.plans[i]; p.answer.Outcome == 0 && !p.refuse {
-			rows = append(rows, c.plans[i].fresh)
+			rows = append(rows, &p.fresh)
 		}
 	}
 	found, err := insertAndRead(ctx, c.tx, c.s.t, c.ns, rows, hashes, "")
@@ -143,23 +143,31 @@ func (c *claim) lockJobs(ctx context.Context) error {
 	for i := range c.news {
 		c.jobs[c.news[i].Key.Job] = nil
 	}
-	args := []any{c.ns}
+	keys := c.activeKeys()
+	args := make([]any, 0, 2+len(keys)+len(c.jobs))
+	if len(keys) > 0 {
+		args = append(append(args, c.ns), keys...)
+	}
+	args = append(args, c.ns)
+	names := len(args)
 	for name := range c.jobs {
 		args = append(args, name)
 	}
-	slices.SortFunc(args[1:], func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
-	held, keys := c.heldSQL()
-	args = append(keys, args...)
-	query := "SELECT job, settled_ms, pruned_ms, fence, paused_ms, paused_until_ms, spec_hash, " + c.tx.NowMillis + ", " + held +
-		" FROM " + c.s.t.jobs + " WHERE ns = ? AND job IN " + c.tx.List(len(c.jobs)) + " ORDER BY job" + c.tx.LockRows
-	c.held = map[store.Hash]bool{}
+	slices.SortFunc(args[names:], func(a, b any) int { return strings.Compare(a.(string), b.(string)) })
+	var query string
+	if len(keys) == 1 && len(c.jobs) == 1 {
+		query = c.s.q.lockOne
+	} else {
+		query = lockSQL(c.s.t, c.tx.Dialect, heldSQL(c.s.t, c.tx.Dialect, len(keys)), len(c.jobs))
+	}
 	err := c.tx.Query(ctx, query, args, func(from sqldialect.Rows) error {
 		j := &claimJob{}
 		var held sql.NullString
 		if err := from.Scan(&j.Job, &j.Settled, &j.Pruned, &j.Fence, &j.Paused, &j.PausedUntil, &j.specHash, &c.now, &held); err != nil {
 			return err
 		}
-		if held.Valid && len(c.held) == 0 { // the same in every row
+		if held.Valid && c.held == nil { // the same in every row
+			c.held = map[store.Hash]bool{}
 			for text := range strings.SplitSeq(held.String, ",") {
 				if key, err := hex.DecodeString(text); err == nil && len(key) == len(store.Hash{}) {
 					c.held[store.Hash(key)] = true
@@ -181,24 +189,45 @@ func (c *claim) lockJobs(ctx context.Context) error {
 	return nil
 }
 
-// heldSQL is a column with those of the runs' active keys that are held, in hex. It
-// is a guess that saves a statement: under READ COMMITTED it is from before a wait for
-// the jobs' locks, and MySQL cuts it off after 1024 characters. The unique index
-// decides, and who was held up by a run that has ended meanwhile was held up.
-func (c *claim) heldSQL() (column string, keys []any) {
+// activeKeys are those of the runs, or none if they are too many to ask for.
+func (c *claim) activeKeys() []any {
+	keys := make([]any, 0, len(c.news))
 	for i := range c.news {
 		if key := activeKey(&c.news[i]); !key.IsZero() {
 			keys = append(keys, key[:])
 		}
 	}
-	if len(keys) == 0 || len(keys) > insertMax {
-		return "NULL", nil
+	if len(keys) > insertMax {
+		return nil
 	}
-	list := map[*sqldialect.Dialect]string{
-		sqldialect.Postgres(): "string_agg(encode(a.active_hash, 'hex'), ',')", sqldialect.MySQL(): "GROUP_CONCAT(HEX(a.active_hash))",
-		sqldialect.SQLite(): "group_concat(hex(a.active_hash))",
-	}[c.tx.Dialect]
-	return "(SELECT " + list + " FROM " + c.s.t.executions + " a WHERE a.ns = ? AND a.active_hash IN " + c.tx.List(len(keys)) + ")", append([]any{c.ns}, keys...)
+	return keys
+}
+
+// lockSQL locks jobs and reads what decides about their runs, and a column more.
+func lockSQL(t tables, d *sqldialect.Dialect, held string, jobs int) string {
+	query := "SELECT job, settled_ms, pruned_ms, fence, paused_ms, paused_until_ms, spec_hash, " + d.NowMillis + ", " + held +
+		" FROM " + t.jobs + " WHERE ns = ? AND job IN " + d.List(jobs)
+	if jobs > 1 {
+		query += " ORDER BY job"
+	}
+	return query + d.LockRows
+}
+
+// heldSQL is a column with those of n active keys that are held, in hex. It is a
+// guess that saves a statement: under READ COMMITTED it is from before a wait for
+// the jobs' locks, and MySQL cuts it off after 1024 characters. The unique index
+// decides, and who was held up by a run that has ended meanwhile was held up.
+func heldSQL(t tables, d *sqldialect.Dialect, n int) string {
+	if n == 0 {
+		return "NULL"
+	}
+	list := map[*sqldialect.Dialect][2]string{
+		sqldialect.Postgres(): {"encode(a.active_hash, 'hex')", "string_agg(encode(a.active_hash, 'hex'), ',')"},
+		sqldialect.MySQL():    {"HEX(a.active_hash)", "GROUP_CONCAT(HEX(a.active_hash))"},
+		sqldialect.SQLite():   {"hex(a.active_hash)", "group_concat(hex(a.active_hash))"},
+	}[d]
+	column := list[min(n-1, 1)] // an index is unique: of one key there is one row at most
+	return "(SELECT " + column + " FROM " + t.executions + " a WHERE a.ns = ? AND a.active_hash IN " + d.List(n) + ")"
 }
 
 // plan decides each run by the state of its job.
@@ -315,15 +344,15 @@ func (c *claim) drawLocks(ctx context.Context) error {
 
 // judge tells for each run what the rows under its key mean, and records the
 // runs whose active key is held.
-func (c *claim) judge(ctx context.Context, found map[store.Hash]row) error {
-	var busy []fresh
+func (c *claim) judge(ctx context.Context, found map[store.Hash]*row) error {
+	var busy []*fresh
 	var again []store.Beat
 	for i := range c.plans {
 		p, n := &c.plans[i], &c.news[i]
 		r, exists := found[p.hash]
 		switch {
 		case exists:
-			p.answer = store.ClaimedRun{Outcome: c.repeated(&r, i), Execution: r.Execution}
+			p.answer = store.ClaimedRun{Outcome: c.repeated(r, i), Execution: r.Execution}
 			if p.answer.Outcome != store.OutcomeStarted {
 				continue
 			}
@@ -345,9 +374,9 @@ func (c *claim) judge(ctx context.Context, found map[store.Hash]row) error {
 			p.answer = store.ClaimedRun{Outcome: store.OutcomeBusy}
 		default:
 			f := c.busy(i)
-			busy = append(busy, f)
+			busy = append(busy, &f)
 			p.answer = store.ClaimedRun{Outcome: store.OutcomeBusy, Execution: f.Execution}
-			found[p.hash] = f.row // the same key again in this request
+			found[p.hash] = &f.row // the same key again in this request
 		}
 	}
 	if len(again) > 0 {

@@ -23,7 +23,7 @@ func Enqueue(tx *gorm.DB, ns string, rows ...store.NewExecution) ([]store.Enqueu
 	}
 	ctx, cancel := bound(tx.Statement.Context)
 	defer cancel()
-	out, err := enqueue(ctx, c, tablesOf(DefaultPrefix, c.Dialect), ns, rows)
+	out, err := enqueue(ctx, c, defaultTables(c.Dialect), ns, rows)
 	return out, fail(c.Dialect, "enqueue", err)
 }
 
@@ -67,13 +67,13 @@ func enqueue(ctx context.Context, c sqldialect.Conn, t tables, ns string, rows [
 	if err != nil {
 		return nil, err
 	}
-	news := make([]fresh, 0, len(rows))
+	news := make([]*fresh, 0, len(rows))
 	hashes := make([]store.Hash, len(rows))
 	for i := range rows {
 		f := newRow(ns, &rows[i], store.StatePending, store.ReasonNone, 0)
 		hashes[i] = f.hash
 		if !closed(rows[i].Key) {
-			news = append(news, f)
+			news = append(news, &f)
 		}
 	}
 	found, err := insertAndRead(ctx, c, t, ns, news, hashes, c.ReadLatest)
@@ -106,7 +106,7 @@ func enqueue(ctx context.Context, c sqldialect.Conn, t tables, ns string, rows [
 }
 
 // missing are the dedup hashes of rows that were passed over.
-func missing(rows []store.NewExecution, hashes []store.Hash, found map[store.Hash]row) []store.Hash {
+func missing(rows []store.NewExecution, hashes []store.Hash, found map[store.Hash]*row) []store.Hash {
 	var out []store.Hash
 	for i := range rows {
 		if _, ok := found[hashes[i]]; !ok && !rows[i].Dedup.IsZero() {

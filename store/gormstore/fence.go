@@ -102,6 +102,12 @@ func (s *Store) setJobFences(ctx context.Context, tx sqldialect.Conn, ns string,
 	if len(top) == 0 {
 		return nil
 	}
+	if len(top) == 1 {
+		for name, fence := range top {
+			_, err := tx.Exec(ctx, s.q.raiseOne, fence, ns, name)
+			return err
+		}
+	}
 	var args, in []any
 	for _, name := range sortedKeys(top) {
 		args = append(args, name, top[name])

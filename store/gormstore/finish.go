@@ -258,41 +258,61 @@ func applied(r *row, f *store.Finish) bool {
 // owner. A queue run with a lock key that waits for its retry keeps its active
 // key, so that the order per key holds; every other move frees it.
 func (s *Store) finishSQL(d *sqldialect.Dialect, f *store.Finish, refs []store.Ref) (string, []any) {
-	query := "UPDATE " + s.t.executions + " SET version = version + 1, lease_until_ms = 0, result = ?, error_code = ?, error_text = ?, "
-	args := []any{bytesOrNull(f.Result), text(f.ErrorCode), text(f.ErrorText)}
+	var query strings.Builder
+	query.Grow(512)
+	args := make([]any, 0, 10+3*len(refs))
+	write := func(text ...string) {
+		for _, s := range text {
+			query.WriteString(s)
+		}
+	}
+	write("UPDATE ", s.t.executions, " SET version = version + 1, lease_until_ms = 0, result = ?, error_code = ?, error_text = ?, ")
+	args = append(args, bytesOrNull(f.Result), text(f.ErrorCode), text(f.ErrorText))
 	if f.Reason != store.ReasonNone {
-		query += "reason = ?, "
+		write("reason = ?, ")
 		args = append(args, f.Reason)
 	}
 	if f.Mode != store.ModeNone {
-		query += "mode = ?, "
+		write("mode = ?, ")
 		args = append(args, f.Mode)
 	}
 	if f.State == store.StatePending {
-		query += "run_at_ms = " + d.NowMillis + " + ?, active_hash = CASE WHEN lock_key <> '' AND class = 4 THEN active_hash END, "
+		write("run_at_ms = ", d.NowMillis, " + ?, active_hash = CASE WHEN lock_key <> '' AND class = 4 THEN active_hash END, ")
 		args = append(args, f.Delay.Milliseconds())
 		if f.Unstarted {
-			query += "started_ms = CASE WHEN attempt <= 1 THEN 0 ELSE started_ms END, attempt = attempt - 1, "
+			write("started_ms = CASE WHEN attempt <= 1 THEN 0 ELSE started_ms END, attempt = attempt - 1, ")
 		}
 	} else {
-		query += "finished_ms = " + d.NowMillis + ", active_hash = NULL, dedup_hash = NULL, "
+		write("finished_ms = ", d.NowMillis, ", active_hash = NULL, dedup_hash = NULL, ")
 	}
-	query += "state = ? WHERE " + s.t.ofNS + " AND state = 2 AND id IN " + d.List(len(refs))
+	write("state = ? WHERE ", s.t.ofNS, " AND state = 2")
 	args = append(args, f.State, f.Ref.Namespace)
+	if !mutation.On("attempt-guard") {
+		write(" AND owner = ?")
+		args = append(args, f.Ref.Owner[:])
+	}
+	number := !mutation.On("attempt-guard") && !mutation.On("attempt-number")
+	if len(refs) == 1 {
+		// Without a list, for which SQLite would make a table of its own.
+		write(" AND id = ?")
+		args = append(args, refs[0].ID[:])
+		if number {
+			write(" AND attempt = ?")
+			args = append(args, refs[0].Attempt)
+		}
+		return query.String(), args
+	}
+	write(" AND id IN ", d.List(len(refs)))
 	for i := range refs {
 		args = append(args, refs[i].ID[:])
 	}
-	if !mutation.On("attempt-guard") {
-		query += " AND owner = ?"
-		args = append(args, f.Ref.Owner[:])
-	}
-	if !mutation.On("attempt-guard") && !mutation.On("attempt-number") {
-		query += " AND (id, attempt) IN " + d.Tuples(len(refs), 2)
+	if number {
+		write(" AND (id, attempt) IN ", d.Tuples(len(refs), 2))
 		for i := range refs {
 			args = append(args, refs[i].ID[:], refs[i].Attempt)
 		}
 	}
-	return query, args
+	return query.String(), args
 }
 
 // text is what an error said, without the bytes that PostgreSQL refuses in a text: a

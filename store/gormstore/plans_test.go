@@ -49,8 +49,13 @@ func TestCostsBesideFinishedRows(t *testing.T) {
 		}
 		for _, what := range slices.Sorted(maps.Keys(reads[0])) {
 			t.Logf("%s reads %d beside %d finished rows, %d beside %d", what, reads[0][what], few, reads[1][what], many)
-			// An index of more rows is a level or two deeper.
-			if a, b := reads[0][what], reads[1][what]; b > 2*a+50 {
+			// An index of more rows is a level or two deeper, also for each row of a
+			// heartbeat, which PostgreSQL at times finds among few rows without it.
+			room := 50
+			if what == "heartbeat" {
+				room = 250
+			}
+			if a, b := reads[0][what], reads[1][what]; b > 2*a+room {
 				t.Errorf("%s reads %d beside %d finished rows, %d beside %d", what, a, few, b, many)
 			}
 		}

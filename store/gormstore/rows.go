@@ -67,15 +67,37 @@ func rowsOf(ctx context.Context, c sqldialect.Conn, query string, args []any) ([
 	return out, err
 }
 
-// insertColumns go with insertRow and values.
-const insertColumns = `(id, ns, queue, job, class, tick_ms, key_name, shard, request, run_hash, dedup_hash, active_key, active_hash,
-  lock_key, zone, spec_hash, state, reason, mode, priority, attempt, max_attempts, on_crash, timeout_ms, missed_count,
-  owner, owner_label, lease_until_ms, fence, started_ms, since_ms, claimed, finished_ms, args, args_hash, trace_parent, created_by,
-  created_ms, run_at_ms)`
+// leanColumns and otherColumns go with insertSQL and values.
+const (
+	leanColumns = `id, ns, queue, job, class, tick_ms, run_hash, active_key, active_hash, zone, spec_hash, state,
+  attempt, max_attempts, on_crash, timeout_ms, owner, owner_label, lease_until_ms, fence, started_ms, since_ms, claimed, finished_ms`
+	otherColumns = `, key_name, shard, request, dedup_hash, lock_key, reason, mode, priority, missed_count, args, args_hash, trace_parent, created_by`
+)
 
-// insertRow leaves the instants to the database's clock where they are NULL.
-func insertRow(d *sqldialect.Dialect) string {
-	return "(" + strings.Repeat("?, ", 37) + "COALESCE(?, " + d.NowMillis + "), COALESCE(?, " + d.NowMillis + ") + ?)"
+// insertSQL leaves the instants to the database's clock where they are NULL. Lean
+// rows have their defaults in the other columns.
+func insertSQL(t tables, d *sqldialect.Dialect, rows int, lean bool) string {
+	columns, n := leanColumns, 24
+	if !lean {
+		columns, n = columns+otherColumns, n+13
+	}
+	row := "(" + strings.Repeat("?, ", n) + "COALESCE(?, " + d.NowMillis + "), COALESCE(?, " + d.NowMillis + ") + ?)"
+	return "INSERT INTO " + t.executions + " (" + columns + ", created_ms, run_at_ms) VALUES " + d.Values(rows, row)
+}
+
+// inserts are the texts for one row, which are asked for most.
+type inserts struct {
+	plain     string // fails if it cannot
+	returning string // answers the row, if it is made
+}
+
+func newInserts(t tables, d *sqldialect.Dialect, lean bool) inserts {
+	plain := insertSQL(t, d, 1, lean)
+	return inserts{d.Bind(plain), d.Bind(plain + insertReturning(d))}
+}
+
+func insertReturning(d *sqldialect.Dialect) string {
+	return d.InsertReturning("id, run_hash, version, fence, created_ms, run_at_ms")
 }
 
 // insertMax is the number of rows of one INSERT; SQLite takes 32766 parameters.
@@ -126,23 +148,32 @@ func activeKey(n *store.NewExecution) store.Hash {
 	return n.Active
 }
 
-func (f *fresh) values(args []any) []any {
+// lean reports whether the other columns have their defaults.
+func (f *fresh) lean() bool {
+	return f.Key.Name == "" && f.Key.Shard == 0 && f.Key.Request == "" && f.Dedup.IsZero() && f.LockKey == "" &&
+		f.Reason == store.ReasonNone && f.Mode == store.ModeNone && f.Priority == 0 && f.MissedCount == 0 &&
+		len(f.Args) == 0 && f.ArgsHash.IsZero() && f.TraceParent == "" && f.CreatedBy == ""
+}
+
+func (f *fresh) values(args []any, lean bool) []any {
 	var held store.Hash
 	if f.hold {
 		held = f.Active
 	}
-	return append(args,
-		f.ID[:], f.Namespace, f.Queue, f.Key.Job, f.Key.Class, f.Key.Tick, f.Key.Name, f.Key.Shard, f.Key.Request,
-		f.hash[:], hashOrNull(f.Dedup), hashOrNull(f.Active), hashOrNull(held),
-		f.LockKey, f.Zone, f.SpecHash, f.State, f.Reason, f.Mode, f.Priority, f.Attempt, f.MaxAttempts, f.OnCrash,
-		f.Timeout.Milliseconds(), f.MissedCount,
-		ownerOrNull(f.Owner), f.OwnerLabel, f.LeaseUntil, f.Fence, f.Started, f.since, f.claimed, f.Finished, bytesOrNull(f.Args), hashOrNull(f.ArgsHash), f.TraceParent, f.CreatedBy,
-		millisOrNull(f.Created), millisOrNull(f.RunAt), f.delay.Milliseconds())
+	args = append(args,
+		f.ID[:], f.Namespace, f.Queue, f.Key.Job, f.Key.Class, f.Key.Tick, f.hash[:], hashOrNull(f.Active), hashOrNull(held), f.Zone, f.SpecHash, f.State,
+		f.Attempt, f.MaxAttempts, f.OnCrash, f.Timeout.Milliseconds(), ownerOrNull(f.Owner), f.OwnerLabel, f.LeaseUntil, f.Fence,
+		f.Started, f.since, f.claimed, f.Finished)
+	if !lean {
+		args = append(args, f.Key.Name, f.Key.Shard, f.Key.Request, hashOrNull(f.Dedup), f.LockKey, f.Reason, f.Mode, f.Priority, f.MissedCount,
+			bytesOrNull(f.Args), hashOrNull(f.ArgsHash), f.TraceParent, f.CreatedBy)
+	}
+	return append(args, millisOrNull(f.Created), millisOrNull(f.RunAt), f.delay.Milliseconds())
 }
 
 // insert inserts rows in order; those that break a unique index are passed over,
 // and the caller reads back which.
-func (s *Store) insert(ctx context.Context, c sqldialect.Conn, rows []fresh) error {
+func (s *Store) insert(ctx context.Context, c sqldialect.Conn, rows []*fresh) error {
 	_, err := insert(ctx, c, s.t, rows)
 	return err
 }
@@ -150,58 +181,85 @@ func (s *Store) insert(ctx context.Context, c sqldialect.Conn, rows []fresh) err
 // insertAndRead answers the rows that then are under the run hashes, whoever made
 // them. Those that the INSERT returned need not be read back. Lock ends the statement
 // that reads the others.
-func insertAndRead(ctx context.Context, c sqldialect.Conn, t tables, ns string, rows []fresh, hashes []store.Hash, lock string) (map[store.Hash]row, error) {
+func insertAndRead(ctx context.Context, c sqldialect.Conn, t tables, ns string, rows []*fresh, hashes []store.Hash, lock string) (map[store.Hash]*row, error) {
 	made, err := insert(ctx, c, t, rows)
 	if err != nil {
 		return nil, err
 	}
-	rest := slices.DeleteFunc(slices.Clone(hashes), func(h store.Hash) bool { _, ok := made[h]; return ok })
+	var rest []store.Hash
+	for _, h := range hashes {
+		if made[h] == nil {
+			rest = append(rest, h)
+		}
+	}
+	if len(rest) == 0 {
+		return made, nil
+	}
 	found, err := byHash(ctx, c, t, ns, rest, lock)
 	maps.Copy(found, made)
 	return found, err
 }
 
 // insert inserts rows in order; those that break a unique index are passed over. It
-// answers by run hash the rows that are known to be as given, which may be none. The
-// number of rows that a driver calls changed decides nothing: MariaDB counts one that it
+// answers by run hash the rows that are known to be as given, which may be none, with
+// the instants that the database gave them. The number of rows that a driver calls changed decides nothing: MariaDB counts one that it
 // has only found where clientFoundRows is set.
-func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) (map[store.Hash]row, error) {
+func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []*fresh) (map[store.Hash]*row, error) {
 	byID := make(map[store.ID]*fresh, len(rows))
-	for i := range rows {
-		byID[rows[i].ID] = &rows[i]
+	for _, f := range rows {
+		byID[f.ID] = f
 	}
-	made := make(map[store.Hash]row, len(rows))
+	made := make(map[store.Hash]*row, len(rows))
 	for some := range slices.Chunk(rows, insertMax) {
-		args := make([]any, 0, 40*len(some))
-		for i := range some {
-			args = some[i].values(args)
+		lean := len(some) == 1 && some[0].lean()
+		one := &t.insertOne
+		if lean {
+			one = &t.insertLean
 		}
-		query := "INSERT INTO " + t.executions + " " + insertColumns + " VALUES " + c.Values(len(some), insertRow(c.Dialect))
+		args := make([]any, 0, 40*len(some))
+		for _, f := range some {
+			args = f.values(args, lean)
+		}
 		if mutation.On("read-back") || mutation.On("rows-affected") {
-			changed, err := c.Exec(ctx, query+c.InsertIgnore, args...)
+			changed, err := c.Exec(ctx, insertSQL(t, c.Dialect, len(some), lean)+c.InsertIgnore, args...)
 			if err != nil {
 				return nil, err
 			}
 			if !mutation.On("rows-affected") || changed == int64(len(some)) {
 				for i := range some {
-					made[some[i].hash] = some[i].row
+					made[some[i].hash] = &some[i].row
 				}
 			}
 			continue
 		}
-		err := c.Query(ctx, query+c.InsertReturning("id, run_hash, version, fence, created_ms, run_at_ms"), args, func(from sqldialect.Rows) error {
+		if f := some[0]; len(some) == 1 && f.Created != 0 && c.Dialect == sqldialect.SQLite() {
+			// Nothing needs to be read: it is made, or refused without an end of the
+			// transaction.
+			switch _, err := c.Exec(ctx, one.plain, args...); {
+			case err == nil:
+				made[f.hash] = &f.row
+			case c.Classify(err) != sqldialect.Unique:
+				return nil, err
+			}
+			continue
+		}
+		query := one.returning
+		if len(some) > 1 {
+			query = insertSQL(t, c.Dialect, len(some), false) + insertReturning(c.Dialect)
+		}
+		err := c.Query(ctx, query, args, func(from sqldialect.Rows) error {
 			var id, hash []byte
-			var r row
-			if err := from.Scan(&id, &hash, &r.Version, &r.Fence, &r.Created, &r.RunAt); err != nil {
+			var version, fence int64
+			var created, runAt store.Millis
+			if err := from.Scan(&id, &hash, &version, &fence, &created, &runAt); err != nil {
 				return err
 			}
 			// A row that was met may be another's, or the caller's own of an earlier
 			// request: that has changed since, or has an older fence, or does not differ.
 			f := byID[store.ID(id)]
-			if f != nil && bytes.Equal(f.hash[:], hash) && f.Version == r.Version && f.Fence == r.Fence {
-				x := f.row
-				x.Created, x.RunAt = r.Created, r.RunAt
-				made[f.hash] = x
+			if f != nil && bytes.Equal(f.hash[:], hash) && f.Version == version && f.Fence == fence {
+				f.Created, f.RunAt = created, runAt
+				made[f.hash] = &f.row
 			}
 			return nil
 		})
@@ -213,20 +271,20 @@ func insert(ctx context.Context, c sqldialect.Conn, t tables, rows []fresh) (map
 }
 
 // byHash reads the rows with one of the run hashes. Lock ends the statement.
-func byHash(ctx context.Context, c sqldialect.Conn, t tables, ns string, hashes []store.Hash, lock string) (map[store.Hash]row, error) {
+func byHash(ctx context.Context, c sqldialect.Conn, t tables, ns string, hashes []store.Hash, lock string) (map[store.Hash]*row, error) {
 	return byColumn(ctx, c, t, "run_hash", ns, hashes, lock, func(r *row) store.Hash { return r.Key.Hash() })
 }
 
 // byDedup reads the rows that block one of the dedup hashes.
-func byDedup(ctx context.Context, c sqldialect.Conn, t tables, ns string, hashes []store.Hash, lock string) (map[store.Hash]row, error) {
+func byDedup(ctx context.Context, c sqldialect.Conn, t tables, ns string, hashes []store.Hash, lock string) (map[store.Hash]*row, error) {
 	if len(hashes) == 0 {
 		return nil, nil
 	}
 	return byColumn(ctx, c, t, "dedup_hash", ns, hashes, lock, func(r *row) store.Hash { return r.Dedup })
 }
 
-func byColumn(ctx context.Context, c sqldialect.Conn, t tables, column, ns string, hashes []store.Hash, lock string, key func(*row) store.Hash) (map[store.Hash]row, error) {
-	out := make(map[store.Hash]row, len(hashes))
+func byColumn(ctx context.Context, c sqldialect.Conn, t tables, column, ns string, hashes []store.Hash, lock string, key func(*row) store.Hash) (map[store.Hash]*row, error) {
+	out := make(map[store.Hash]*row, len(hashes))
 	for len(hashes) > 0 {
 		n := min(len(hashes), insertMax)
 		args := make([]any, 1, n+1)
@@ -239,7 +297,7 @@ func byColumn(ctx context.Context, c sqldialect.Conn, t tables, column, ns strin
 			return nil, err
 		}
 		for i := range rows {
-			out[key(&rows[i])] = rows[i]
+			out[key(&rows[i])] = &rows[i]
 		}
 		hashes = hashes[n:]
 	}

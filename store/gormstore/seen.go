@@ -16,9 +16,18 @@ import (
 // begin with the clock, and %s stands for the list of jobs.
 type statements struct {
 	due, overdue string
+
+	lockOne, raiseOne string // of one job, bound
 }
 
 func newStatements(t tables, d *sqldialect.Dialect) statements {
+	q := newLooks(t, d)
+	q.lockOne = d.Bind(lockSQL(t, d, heldSQL(t, d, 1), 1))
+	q.raiseOne = d.Bind("UPDATE " + t.jobs + " SET fence = ?, version = version + 1 WHERE ns = ? AND job = ?")
+	return q
+}
+
+func newLooks(t tables, d *sqldialect.Dialect) statements {
 	with, now := d.Clock()
 	paused := "(SELECT p.job FROM " + t.jobs + " p WHERE p.ns = ? AND p.paused_ms <> 0 AND p.paused_ms <= " + now +
 		" AND (p.paused_until_ms = 0 OR p.paused_until_ms > " + now + "))"

@@ -154,19 +154,20 @@ func (w *settling) writeTicks(ctx context.Context, all []decided) (pending int, 
 	if err != nil {
 		return 0, err
 	}
-	rows := make([]fresh, len(ticks))
+	rows := make([]*fresh, len(ticks))
 	hashes := make([]store.Hash, len(ticks))
 	for i, t := range ticks {
 		if _, taken := blocked[t.Dedup]; taken && t.State == store.StatePending {
 			t.State, t.Reason = store.StateSkipped, store.ReasonOverlap // the slot is taken, and a tick needs a record
 		}
-		rows[i] = newRow(w.ns, &news[i], t.State, t.Reason, w.now)
+		f := newRow(w.ns, &news[i], t.State, t.Reason, w.now)
+		rows[i] = &f
 		hashes[i] = rows[i].hash
 		if !rows[i].Dedup.IsZero() {
 			if blocked == nil {
-				blocked = map[store.Hash]row{}
+				blocked = map[store.Hash]*row{}
 			}
-			blocked[rows[i].Dedup] = rows[i].row // the next of this call with it is skipped
+			blocked[rows[i].Dedup] = &rows[i].row // the next of this call with it is skipped
 		}
 	}
 	if err := w.s.insert(ctx, w.tx, rows); err != nil {

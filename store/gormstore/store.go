@@ -6,6 +6,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"gorm.io/gorm"
@@ -41,6 +42,8 @@ var _ store.Store = (*Store)(nil)
 type tables struct {
 	executions, ranges, jobs, fences, attempts, marks string
 
+	insertOne, insertLean inserts
+
 	byID  string // the executions, in an UPDATE by their IDs
 	ofNS  string // the term that names their namespace there
 	hints bool   // see by
@@ -63,7 +66,18 @@ func tablesOf(prefix string, d *sqldialect.Dialect) tables {
 		t.hints = true
 		t.byID += " FORCE INDEX (PRIMARY)"
 	}
+	t.insertOne, t.insertLean = newInserts(t, d, false), newInserts(t, d, true)
 	return t
+}
+
+var tablesByDefault sync.Map // *sqldialect.Dialect: tables
+
+func defaultTables(d *sqldialect.Dialect) tables {
+	t, ok := tablesByDefault.Load(d)
+	if !ok {
+		t, _ = tablesByDefault.LoadOrStore(d, tablesOf(DefaultPrefix, d))
+	}
+	return t.(tables)
 }
 
 // by names the index of the executions that a locking SELECT must go by, where the
