@@ -96,15 +96,36 @@ type Degradation struct {
 	Jobs map[string]store.Mode `yaml:"jobs"`
 }
 
+// degradationJSON writes durations as people do, such as 5s.
+type degradationJSON struct {
+	Switch       SwitchPosition        `json:"switch"`
+	Mode         store.Mode            `json:"mode"`
+	After        string                `json:"after"`
+	RecoverAfter string                `json:"recover_after"`
+	Jobs         map[string]store.Mode `json:"jobs,omitempty"`
+}
+
 // MarshalJSON writes durations as people do, such as 5s.
 func (d Degradation) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		Switch       SwitchPosition        `json:"switch"`
-		Mode         store.Mode            `json:"mode"`
-		After        string                `json:"after"`
-		RecoverAfter string                `json:"recover_after"`
-		Jobs         map[string]store.Mode `json:"jobs,omitempty"`
-	}{d.Switch, d.Mode, d.After.String(), d.RecoverAfter.String(), d.Jobs})
+	return json.Marshal(degradationJSON{d.Switch, d.Mode, d.After.String(), d.RecoverAfter.String(), d.Jobs})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (d *Degradation) UnmarshalJSON(data []byte) error {
+	var j degradationJSON
+	if err := json.Unmarshal(data, &j); err != nil {
+		return err
+	}
+	after, err := time.ParseDuration(j.After)
+	if err != nil {
+		return fmt.Errorf("after: %w", err)
+	}
+	recoverAfter, err := time.ParseDuration(j.RecoverAfter)
+	if err != nil {
+		return fmt.Errorf("recover_after: %w", err)
+	}
+	*d = Degradation{Switch: j.Switch, Mode: j.Mode, After: after, RecoverAfter: recoverAfter, Jobs: j.Jobs}
+	return nil
 }
 
 // Deps are the things passed in code.
