@@ -11,7 +11,9 @@ var house = []string{
 	"idempotent", "idempotent/message", "idempotent/redisstream", "idempotent/httppost", "idempotent/outbox", "idempotent/inbox",
 	"scheduler", "scheduler/cronspec", "scheduler/schedulerfx", "scheduler/schedulertest",
 	"scheduler/metrics", "scheduler/tracing", "scheduler/admin",
-	"scheduler/execjob", "scheduler/httpjob", "scheduler/sqljob", "scheduler/streamqueue", "scheduler/switchwatch",
+	"scheduler/execjob", "scheduler/httpjob", "scheduler/sqljob", "scheduler/streamqueue",
+	"scheduler/switchwatch", "scheduler/switchwatch/switchwatchtest", "scheduler/switchwatch/storeswitch",
+	"scheduler/switchwatch/etcdswitch", "scheduler/switchwatch/redisswitch", "scheduler/switchwatch/zkswitch",
 	"configs", "configs/secret", "configs/strictyaml", "configs/transport", "cmd/solotick", "examples",
 	"internal/archtest", "internal/backoff", "internal/faultproxy", "internal/leaseclock", "internal/mutation",
 	"internal/sim", "internal/sqldialect", "internal/testenv",
@@ -55,6 +57,7 @@ var (
 	// testSupport are the packages that only tests link.
 	testSupport = []string{
 		"locks/lockstest/...", "leader/leadertest/...", "store/storetest", "scheduler/schedulertest",
+		"scheduler/switchwatch/switchwatchtest",
 		"internal/archtest", "internal/faultproxy", "internal/sim", "internal/testenv",
 		"internal/bench", "benchmarks/...",
 	}
@@ -64,6 +67,11 @@ var (
 	// base is what any package above the seams may use. A Config holds secrets in
 	// the type that does not print them, and what reaches a server asks for TLS.
 	base = []string{"internal/...", "golang.org/x/sys/...", "github.com/gofrs/flock", "configs/secret", "configs/transport"}
+
+	// switchParts are what a watcher of a configuration centre links beside its client.
+	switchParts = all(base, []string{
+		"scheduler/switchwatch", "scheduler", "scheduler/cronspec", "locks", "locks/driver", "leader", "leader/driver", "store", "github.com/robfig/cron/v3",
+	})
 )
 
 func all(lists ...[]string) []string {
@@ -174,7 +182,7 @@ var laws = []rule{
 	{
 		from: []string{
 			"locks/*lock", "store/gormstore", "store/memstore",
-			"scheduler/streamqueue", "scheduler/switchwatch/...",
+			"scheduler/streamqueue", "scheduler/switchwatch/*switch",
 		},
 		except: []string{"locks/redlock"},
 		apart:  true,
@@ -250,6 +258,26 @@ var laws = []rule{
 		reason: "fx is a thin layer on the core: no client and no backend come with it",
 	},
 	{
+		from:   []string{"scheduler/switchwatch", "scheduler/switchwatch/storeswitch"},
+		may:    switchParts,
+		reason: "keeping a switch in step with a centre links the core and no client",
+	},
+	{
+		from:   []string{"scheduler/switchwatch/etcdswitch"},
+		may:    all(switchParts, etcdClient),
+		reason: "a configuration centre links its seam and its one client",
+	},
+	{
+		from:   []string{"scheduler/switchwatch/redisswitch"},
+		may:    all(switchParts, redisClient),
+		reason: "a configuration centre links its seam and its one client",
+	},
+	{
+		from:   []string{"scheduler/switchwatch/zkswitch"},
+		may:    all(switchParts, zkClient),
+		reason: "a configuration centre links its seam and its one client",
+	},
+	{
 		from:   []string{"adapters/cronlock"},
 		may:    all(base, []string{"locks", "locks/driver", "github.com/robfig/cron/v3"}),
 		reason: "who keeps another scheduler links the lock and that scheduler, not ours",
@@ -297,7 +325,7 @@ var laws = []rule{
 		reason:  "test code and its flags once leaked into users' binaries elsewhere; shipped packages and programs link none",
 	},
 	{
-		from:    []string{"locks/lockstest", "leader/leadertest", "store/storetest", "scheduler/schedulertest"},
+		from:    []string{"locks/lockstest", "leader/leadertest", "store/storetest", "scheduler/schedulertest", "scheduler/switchwatch/switchwatchtest"},
 		mustNot: all(fxLibrary, redisClient, etcdClient, zkClient, mysqlDriver, pgDriver, []string{"internal/testenv"}),
 		reason:  "strangers run these suites on their own backends and get no client of ours with them",
 	},
@@ -334,5 +362,5 @@ var free = []struct {
 	{[]string{"internal/..."}, "judged with each package that links them"},
 	{[]string{"idempotent/*"}, "leaves of one client each, held by the rule of families"},
 	{[]string{"scheduler/admin"}, "attached by the program as server"},
-	{[]string{"scheduler/streamqueue", "scheduler/switchwatch/..."}, "leaves of one client each, held by the rule of families"},
+	{[]string{"scheduler/streamqueue"}, "leaves of one client each, held by the rule of families"},
 }

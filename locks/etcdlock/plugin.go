@@ -130,7 +130,12 @@ func Plugin() locks.Plugin {
 	}
 }
 
-func (c PluginConfig) open(ctx context.Context) (driver.Driver, error) {
+// Client makes a client of the cluster, for what else is kept there; the caller closes
+// it. It waits for no server, except with a password.
+func (c PluginConfig) Client() (*clientv3.Client, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
 	encryption, err := c.tls()
 	if err != nil {
 		return nil, err
@@ -148,6 +153,14 @@ func (c PluginConfig) open(ctx context.Context) (driver.Driver, error) {
 	})
 	if err != nil {
 		return nil, c.unreachable(err)
+	}
+	return client, nil
+}
+
+func (c PluginConfig) open(ctx context.Context) (driver.Driver, error) {
+	client, err := c.Client()
+	if err != nil {
+		return nil, err
 	}
 	d, err := NewDriver(client, WithPrefix(c.Prefix))
 	if err == nil {

@@ -100,31 +100,43 @@ func open(cfg PluginConfig, opts ...Option) (*Driver, error) {
 	if cfg.Prefix == "" {
 		cfg.Prefix = DefaultPrefix
 	}
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	tlsConfig, err := cfg.TLS.Config("")
+	rdb, err := cfg.Client()
 	if err != nil {
-		return nil, fmt.Errorf("redislock: %w", err)
+		return nil, err
 	}
 	all := []Option{WithPrefix(cfg.Prefix), WithReplicas(cfg.Replicas, cfg.ReplicasWait)}
 	if cfg.Fair {
 		all = append(all, Fair())
 	}
-	rdb := redis.NewUniversalClient(&redis.UniversalOptions{
-		Addrs: cfg.Addrs, MasterName: cfg.SentinelMaster, IsClusterMode: cfg.Cluster,
-		SentinelUsername: cfg.SentinelUsername, SentinelPassword: cfg.SentinelPassword.Reveal(),
-		Username: cfg.Username, Password: cfg.Password.Reveal(), DB: cfg.DB, TLSConfig: tlsConfig,
-		// The lock repeats and bounds its requests itself.
-		MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
-		// Servers announce their maintenance in a cloud only; others refuse to be asked,
-		// which costs every connection a round trip.
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
 	d, err := NewDriver(rdb, append(all, opts...)...)
 	if err != nil {
 		return nil, errors.Join(err, rdb.Close())
 	}
 	d.owned = true
 	return d, nil
+}
+
+// Client makes a client of the servers, for what else is kept there; the caller closes
+// it. It sends nothing. Requests are bounded by their context, and not repeated.
+func (c PluginConfig) Client() (redis.UniversalClient, error) {
+	if c.Prefix == "" {
+		c.Prefix = DefaultPrefix
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	tlsConfig, err := c.TLS.Config("")
+	if err != nil {
+		return nil, fmt.Errorf("redislock: %w", err)
+	}
+	return redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs: c.Addrs, MasterName: c.SentinelMaster, IsClusterMode: c.Cluster,
+		SentinelUsername: c.SentinelUsername, SentinelPassword: c.SentinelPassword.Reveal(),
+		Username: c.Username, Password: c.Password.Reveal(), DB: c.DB, TLSConfig: tlsConfig,
+		// The lock repeats and bounds its requests itself.
+		MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
+		// Servers announce their maintenance in a cloud only; others refuse to be asked,
+		// which costs every connection a round trip.
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}), nil
 }

@@ -5,7 +5,11 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"log/slog"
+	"net"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/configs/transport"
@@ -91,4 +95,31 @@ func Plugin() locks.Plugin {
 			return NewDriver(ctx, cfg.Servers, opts...)
 		},
 	}
+}
+
+// Connect makes a connection to the servers, for what else is kept there; the caller
+// closes it. It waits for nothing, and does not authenticate: requests wait for the
+// session.
+func (c PluginConfig) Connect() (*zk.Conn, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	tlsConfig, err := c.TLS.Config("")
+	if err != nil {
+		return nil, fmt.Errorf("zklock: %w", err)
+	}
+	dial := func(network, address string, timeout time.Duration) (net.Conn, error) {
+		d := net.Dialer{Timeout: timeout}
+		if tlsConfig == nil {
+			return d.Dial(network, address)
+		}
+		return tls.DialWithDialer(&d, network, address, tlsConfig)
+	}
+	// The library sends its events to a channel as well, which need not be read.
+	conn, _, err := zk.Connect(c.Servers, cmp.Or(c.SessionTimeout, DefaultSessionTimeout), zk.WithDialer(dial),
+		zk.WithLogger(logger{slog.Default()}), zk.WithLogInfo(false))
+	if err != nil {
+		return nil, fmt.Errorf("zklock: %w", err)
+	}
+	return conn, nil
 }

@@ -69,8 +69,10 @@ func switchChanges(e *env) {
 		limit int
 		want  []store.SwitchChange
 	}{
-		{false, 10, []store.SwitchChange{third, second, first}}, {false, 2, []store.SwitchChange{third, second}},
-		{true, 10, []store.SwitchChange{third, first}}, {true, 1, []store.SwitchChange{third}},
+		{false, 10, []store.SwitchChange{third, second, first}},
+		{false, 2, []store.SwitchChange{third, second}},
+		{true, 10, []store.SwitchChange{third, first}},
+		{true, 1, []store.SwitchChange{third}},
 	} {
 		if got := e.changes(a, c.fleet, c.limit); !slices.Equal(got, c.want) {
 			e.broken(rule, "fleet %v, at most %d: got %+v, want %+v", c.fleet, c.limit, got, c.want)
