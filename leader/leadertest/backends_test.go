@@ -116,6 +116,14 @@ func (b backend) locker(t *testing.T, at place, ttl time.Duration) (*locks.Locke
 	return l, cut
 }
 
+func (b backend) depose(t *testing.T, at place, election string) {
+	t.Helper()
+	l, _ := b.locker(t, at, b.ttl)
+	if _, err := l.ForceRelease(t.Context(), election); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestLocksOnServers(t *testing.T) {
 	for name, b := range backends {
 		t.Run(name, func(t *testing.T) {
@@ -131,12 +139,7 @@ func TestLocksOnServers(t *testing.T) {
 					}
 					return leadertest.Candidate{Elector: e, Cut: cut}
 				},
-				Depose: func(t *testing.T, election string) {
-					l, _ := b.locker(t, at, b.ttl)
-					if _, err := l.ForceRelease(t.Context(), election); err != nil {
-						t.Fatal(err)
-					}
-				},
+				Depose: func(t *testing.T, election string) { b.depose(t, at, election) },
 			})
 		})
 	}
@@ -160,12 +163,7 @@ func TestElectionsOnServers(t *testing.T) {
 					}
 					return leadertest.Candidate{Elector: e, Cut: cut}
 				},
-				Depose: func(t *testing.T, election string) {
-					l, _ := b.locker(t, at, b.ttl)
-					if _, err := l.ForceRelease(t.Context(), election); err != nil {
-						t.Fatal(err)
-					}
-				},
+				Depose: func(t *testing.T, election string) { b.depose(t, at, election) },
 			})
 		})
 	}

@@ -123,9 +123,9 @@ func beliefs(of []Look) (steps []step) {
 			steps = append(steps, step{ended, l.Process, term, last, l.Return})
 			since = last
 		}
-		switch {
-		case l.Term == 0:
-		case l.Term == term:
+		switch l.Term {
+		case 0:
+		case term:
 			steps = append(steps, step{leads, l.Process, term, l.Call, l.Return})
 		default:
 			steps = append(steps, step{won, l.Process, l.Term, since, l.Return}, step{leads, l.Process, l.Term, l.Call, l.Return})
