@@ -176,7 +176,7 @@ func (c *call) claim(ctx context.Context) (found, Reply[[]byte], error) {
 			err = c.resolve(ctx, got.Execution)
 		case !got.State.Open() && c.retryFailed && !retried:
 			retried = true
-			err = c.reopen(ctx, got.Execution, gormstore.Reopened{State: store.StatePending})
+			err = c.reopen(ctx, got.Execution, "called again")
 		case !got.State.Open():
 			return got, Reply[[]byte]{ID: got.ID, Replayed: true}, failure(got.Execution)
 		default:
@@ -336,11 +336,19 @@ func (c *call) register(ctx context.Context) error {
 	return nil
 }
 
-// reopen changes the end of a run. That another call did so first is no error: the
-// record is looked at again.
-func (c *call) reopen(ctx context.Context, e store.Execution, to gormstore.Reopened) error {
+// reopen lets a run that has ended begin anew. That another call did so first is no
+// error: the record is looked at again.
+func (c *call) reopen(ctx context.Context, e store.Execution, why string) error {
 	return c.again(ctx, func(ctx context.Context) error {
-		_, err := c.guard.store.Reopen(ctx, e.Namespace, e.ID, e.Version, to)
+		_, err := c.guard.store.Reopen(ctx, e.Namespace, e.ID, e.Version, why)
+		return err
+	})
+}
+
+// confirm makes a run whose effect was found a success, as reopen does.
+func (c *call) confirm(ctx context.Context, e store.Execution, result []byte) error {
+	return c.again(ctx, func(ctx context.Context) error {
+		_, err := c.guard.store.Confirm(ctx, e.Namespace, e.ID, e.Version, result)
 		return err
 	})
 }

@@ -95,6 +95,9 @@ func TestDoubtIsSettledByTheProbe(t *testing.T) {
 	if err := w.guard.Resolve(t.Context(), ns, e.ID, idempotent.NotDone()); err != nil || w.record(order("timeout")).State != store.StatePending {
 		t.Errorf("Resolve(NotDone) = %v", err)
 	}
+	if kept, err := w.store.Attempts(t.Context(), ns, e.ID); err != nil || len(kept) != 1 || kept[0].End != store.EndIndeterminate || kept[0].Note == "" {
+		t.Errorf("the attempt that was looked for is kept as %+v, %v", kept, err)
+	}
 	if err := w.guard.Resolve(t.Context(), ns, e.ID, idempotent.Done(nil)); !errors.Is(err, idempotent.ErrSettled) {
 		t.Errorf("Resolve of a run that is open = %v, want ErrSettled", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/solotick/solotick/store"
-	"github.com/solotick/solotick/store/gormstore"
 )
 
 // Answer of a Probe: [Done], [NotDone] or [Unknown]. The zero Answer is Unknown.
@@ -71,19 +70,22 @@ func (c *call) resolve(ctx context.Context, e store.Execution) error {
 	if err != nil {
 		return fmt.Errorf("%w: the probe: %w", doubt, err)
 	}
-	to := gormstore.Reopened{State: store.StatePending}
 	switch a.verdict {
-	case unknown:
-		return doubt
 	case done:
-		to.State = store.StateSucceeded
-		if to.Result, err = c.encode(a.value); err != nil {
+		result, err := c.encode(a.value)
+		if err != nil {
 			return err
 		}
+		return c.confirm(ctx, e, result)
 	case notDone:
+		return c.reopen(ctx, e, foundMissing)
+	case unknown:
 	}
-	return c.reopen(ctx, e, to)
+	return doubt
 }
+
+// foundMissing is the note of an attempt whose effect was looked for.
+const foundMissing = "its effect was found missing"
 
 func (c *call) encode(value any) ([]byte, error) {
 	if c.codec == bytesCodec {
@@ -110,16 +112,15 @@ func (g *Guard) Resolve(ctx context.Context, namespace string, id store.ID, a An
 	if err != nil {
 		return err
 	}
-	to := gormstore.Reopened{State: store.StatePending}
+	changed := true
 	switch {
 	case e.State != store.StateIndeterminate:
 		return fmt.Errorf("%w (%s is %v)", ErrSettled, e.Key, e.State)
-	case a.verdict == unknown:
-		return nil
 	case a.verdict == done:
-		to.State = store.StateSucceeded
+		changed, err = g.store.Confirm(ctx, namespace, id, e.Version, nil)
+	case a.verdict == notDone:
+		changed, err = g.store.Reopen(ctx, namespace, id, e.Version, foundMissing)
 	}
-	changed, err := g.store.Reopen(ctx, namespace, id, e.Version, to)
 	if err == nil && !changed {
 		err = fmt.Errorf("%w (%s changed meanwhile)", ErrSettled, e.Key)
 	}

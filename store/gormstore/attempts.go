@@ -87,7 +87,6 @@ func (s *Store) Retry(ctx context.Context, ns string, id store.ID, by string) (s
 	defer cancel()
 	var out store.Execution
 	err := s.conn.Tx(ctx, func(tx sqldialect.Conn) error {
-		var now store.Millis
 		rows, err := rowsOf(ctx, tx, "SELECT "+selected+" FROM "+s.t.executions+" WHERE id = ? AND ns = ?"+tx.LockRows, []any{id[:], ns})
 		switch {
 		case err != nil:
@@ -95,40 +94,46 @@ func (s *Store) Retry(ctx context.Context, ns string, id store.ID, by string) (s
 		case len(rows) == 0:
 			return fmt.Errorf("execution %s: %w", id, store.ErrNotFound)
 		}
-		x := rows[0]
-		out = x.Execution
-		if err := x.CheckRetry(); err != nil || x.State.Open() {
-			return err
-		}
-		if err := tx.QueryRow(ctx, "SELECT "+tx.NowMillis, nil, &now); err != nil {
-			return err
-		}
-		if x.Attempt > 0 {
-			err := s.keep(ctx, tx, 1, []any{
-				x.ID[:], x.Attempt, x.OwnerLabel, x.Started, x.Finished, store.EndOf(x.State), x.Reason, x.Mode, x.Fence,
-				x.ErrorCode, x.ErrorText, text(store.RetryNote(by)),
-			})
-			if err != nil {
-				return err
-			}
-		}
-		most := x.MaxAttempts
-		if most > 0 {
-			most = max(most, x.Attempt+1)
-		}
-		rows, err = s.update(ctx, tx, ns, rows, "reason = '', cancel_requested = 0, finished_ms = 0, run_at_ms = ?, max_attempts = ?, state = 1",
-			[]any{now, most}, func(x *row) {
-				x.State, x.Reason, x.CancelRequested, x.Finished = store.StatePending, store.ReasonNone, false, 0
-				x.RunAt, x.MaxAttempts = now, most
-			})
-		if err != nil {
-			return err
-		}
-		if len(rows) != 1 {
-			return fmt.Errorf("execution %s changed although it was locked", id)
-		}
 		out = rows[0].Execution
-		return nil
+		if err := out.CheckRetry(); err != nil || out.State.Open() {
+			return err
+		}
+		out, err = s.again(ctx, tx, rows[0], store.RetryNote(by))
+		return err
 	})
 	return out, s.fail("retry", err)
+}
+
+// again lets a run that has ended, whose row is locked, wait for an attempt more, due
+// now. The attempt that ended is kept with the note.
+func (s *Store) again(ctx context.Context, tx sqldialect.Conn, x row, note string) (store.Execution, error) {
+	var now store.Millis
+	if err := tx.QueryRow(ctx, "SELECT "+tx.NowMillis, nil, &now); err != nil {
+		return store.Execution{}, err
+	}
+	if x.Attempt > 0 {
+		err := s.keep(ctx, tx, 1, []any{
+			x.ID[:], x.Attempt, x.OwnerLabel, x.Started, x.Finished, store.EndOf(x.State), x.Reason, x.Mode, x.Fence,
+			x.ErrorCode, x.ErrorText, text(note),
+		})
+		if err != nil {
+			return store.Execution{}, err
+		}
+	}
+	most := x.MaxAttempts
+	if most > 0 {
+		most = max(most, x.Attempt+1)
+	}
+	rows, err := s.update(ctx, tx, x.Namespace, []row{x}, "reason = '', cancel_requested = 0, finished_ms = 0, run_at_ms = ?, max_attempts = ?, state = 1",
+		[]any{now, most}, func(x *row) {
+			x.State, x.Reason, x.CancelRequested, x.Finished = store.StatePending, store.ReasonNone, false, 0
+			x.RunAt, x.MaxAttempts = now, most
+		})
+	if err != nil {
+		return store.Execution{}, err
+	}
+	if len(rows) != 1 {
+		return store.Execution{}, fmt.Errorf("execution %s changed although it was locked", x.ID)
+	}
+	return rows[0].Execution, nil
 }

@@ -127,37 +127,45 @@ func (r *Resumed) took(runs []store.Execution) error {
 	return nil
 }
 
-// Reopened is what Reopen makes of a run that had ended.
-type Reopened struct {
-	State  store.State // pending, to be run again, or succeeded
-	Result []byte      // of a run that succeeded
-}
-
-// Reopen changes the end of a run by what is known of it meanwhile: one that
-// failed, was canceled or is indeterminate becomes pending and due now, or
-// succeeded. It answers false, and changes nothing, if the run is in another state
-// or no longer of this version.
-func (s *Store) Reopen(ctx context.Context, ns string, id store.ID, version int64, to Reopened) (bool, error) {
+// Reopen lets a run that failed, was canceled or is indeterminate wait for an attempt
+// more, due now, as [Store.Retry] does: that is for people, who ask for the run as it
+// is, and this for programs, which decide by a version that they have read. Of several
+// that did so one reopens it. The others are answered false, as for a run in another
+// state; nothing is changed then. Why stands in the history.
+func (s *Store) Reopen(ctx context.Context, ns string, id store.ID, version int64, why string) (bool, error) {
 	ctx, cancel := bound(ctx)
 	defer cancel()
-	finished := "0"
-	switch to.State {
-	case store.StatePending:
-	case store.StateSucceeded:
-		finished = s.conn.NowMillis
-	default:
-		return false, s.fail("reopen", fmt.Errorf("%s: State is %v: use pending or succeeded", id, to.State))
-	}
+	reopened := false
+	err := s.conn.Tx(ctx, func(tx sqldialect.Conn) error {
+		reopened = false
+		rows, err := rowsOf(ctx, tx, "SELECT "+selected+" FROM "+s.t.executions+" WHERE id = ? AND ns = ?"+tx.LockRows, []any{id[:], ns})
+		if err != nil || len(rows) == 0 || rows[0].Version != version || store.EndOf(rows[0].State) == "" {
+			return err
+		}
+		if _, err = s.again(ctx, tx, rows[0], why); err == nil {
+			reopened = true
+		}
+		return err
+	})
+	return reopened && err == nil, s.fail("reopen", err)
+}
+
+// Confirm makes a run that failed, was canceled or is indeterminate a success with this
+// result, because its effect was found to be there. It answers false, and changes
+// nothing, if the run is in another state or no longer of this version.
+func (s *Store) Confirm(ctx context.Context, ns string, id store.ID, version int64, result []byte) (bool, error) {
+	ctx, cancel := bound(ctx)
+	defer cancel()
 	var n int64
 	err := s.conn.Retry(ctx, func() error {
 		var err error
 		n, err = s.conn.Exec(ctx, "UPDATE "+s.t.executions+" SET version = version + 1, reason = '', error_code = '', error_text = '',"+
-			" cancel_requested = 0, run_at_ms = "+s.conn.NowMillis+", finished_ms = "+finished+", result = ?, state = ?"+
+			" cancel_requested = 0, finished_ms = "+s.conn.NowMillis+", result = ?, state = 3"+
 			" WHERE ns = ? AND id = ? AND version = ? AND state IN (4, 5, 8)",
-			bytesOrNull(to.Result), to.State, ns, id[:], version)
+			bytesOrNull(result), ns, id[:], version)
 		return err
 	})
-	return n == 1, s.fail("reopen", err)
+	return n == 1, s.fail("confirm", err)
 }
 
 // Forget deletes the record of a run that its attempt holds, with its steps, as if
