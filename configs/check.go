@@ -51,7 +51,7 @@ func (c *checker) leader() {
 
 // degradation looks at the modes first, since it knows which was meant.
 func (c *checker) degradation() {
-	d := c.Degradation
+	d := c.Degradation.Degradation
 	d.Jobs = maps.Clone(d.Jobs)
 	if d.Switch != "" && !slices.Contains(scheduler.SwitchPositions(), d.Switch) {
 		allowed(c, "degradation.switch", d.Switch, scheduler.SwitchPositions()...)
@@ -68,6 +68,7 @@ func (c *checker) degradation() {
 		}
 	}
 	c.doc.AddError("degradation", d.Validate())
+	c.centre()
 }
 
 // allowed adds a problem unless the value is one of names or not given.

@@ -30,7 +30,7 @@ type Config struct {
 	Scheduler scheduler.Config `yaml:"scheduler"`
 	// Degradation is the switch. It is the one part that takes effect without a
 	// restart.
-	Degradation scheduler.Degradation `yaml:"degradation"`
+	Degradation Degradation `yaml:"degradation"`
 	// Jobs that need no Go. Default none.
 	Jobs []Job `yaml:"jobs"`
 	// Log of the process.
@@ -40,7 +40,7 @@ type Config struct {
 // SchedulerConfig is Scheduler with the parts that stand elsewhere in the file.
 func (c *Config) SchedulerConfig() scheduler.Config {
 	s := c.Scheduler
-	s.Namespace, s.Degradation = c.Namespace, c.Degradation
+	s.Namespace, s.Degradation = c.Namespace, c.Degradation.Degradation
 	return s
 }
 
@@ -204,6 +204,7 @@ func (c *Config) setDefaults() {
 	}
 	def(&c.Store.TablePrefix, "solotick_")
 	def(&c.Locks.Driver, LocksInStore)
+	def(&c.Degradation.Centre.Driver, CentreInStore)
 	def(&c.Log.Level, "info")
 	def(&c.Log.Format, "text")
 }

@@ -26,9 +26,10 @@ func Diff(old, updated *Loaded) Changes {
 	restart("store", !reflect.DeepEqual(old.Store, updated.Store))
 	restart("locks", !sameLocks(old.Locks, updated.Locks))
 	restart("scheduler", !reflect.DeepEqual(old.Scheduler, updated.Scheduler))
-	if !reflect.DeepEqual(old.Degradation, updated.Degradation) {
+	if !reflect.DeepEqual(old.Degradation.Degradation, updated.Degradation.Degradation) {
 		c.Hot = append(c.Hot, "degradation")
 	}
+	restart("degradation.centre", !sameCentre(old, updated))
 	restart("jobs", !reflect.DeepEqual(old.Jobs, updated.Jobs))
 	restart("log", old.Log != updated.Log)
 	return c

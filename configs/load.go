@@ -26,6 +26,12 @@ type Options struct {
 	// it and tells what cannot work, as a Validate does, and connects to nothing.
 	// Default: nobody looks at that part before the driver is opened.
 	CheckLocks func(driver string, decode func(into any) error) error
+	// CentreDrivers are the names of configuration centres that this program knows beside
+	// store and none. Default any.
+	CentreDrivers []string
+	// CheckCentre is CheckLocks for the part of the configuration centre. It is asked only
+	// where the centre has a part of its own.
+	CheckCentre func(driver string, decode func(into any) error) error
 }
 
 // synonyms are what other schedulers call a job's keys.

@@ -191,11 +191,11 @@ func (w *worker) reload(s *scheduler.Scheduler) {
 	}
 	changes := configs.Diff(w.site.loaded, updated)
 	if len(changes.Hot) > 0 {
-		if err := s.SetDegradation(updated.Degradation); err != nil {
+		if err := s.SetDegradation(updated.Degradation.Degradation); err != nil {
 			w.log.Error("the degradation switch was not changed", "error", err)
 			return
 		}
-		w.site.loaded.Degradation = updated.Degradation
+		w.site.loaded.Degradation.Degradation = updated.Degradation.Degradation
 		w.log.Info("configuration reloaded", "changed", fmt.Sprint(changes.Hot))
 	}
 	if len(changes.Restart) > 0 {
