@@ -413,6 +413,7 @@ func (c *crowd) settleUp(f *figures) {
 	if f.Effects == 0 {
 		c.Error("there were no effects")
 	}
+	c.count.Reset() // it keeps every statement, which is more than an hour's memory
 	for _, table := range []string{"effects", c.table} {
 		c.must(c.db.Exec("DELETE FROM " + table).Error)
 	}
