@@ -47,6 +47,7 @@ func (c *checker) leader() {
 		err = leader.SharesConfig{Config: c.Leader, Partitions: n}.Validate()
 	}
 	c.doc.AddError("leader", err)
+	c.doc.AddError("admin", c.Admin.Validate())
 }
 
 // degradation looks at the modes first, since it knows which was meant.

@@ -10,6 +10,7 @@ import (
 	"github.com/solotick/solotick/leader"
 	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/scheduler"
+	"github.com/solotick/solotick/scheduler/admin"
 	"github.com/solotick/solotick/scheduler/cronspec"
 	"github.com/solotick/solotick/scheduler/execjob"
 	"github.com/solotick/solotick/scheduler/httpjob"
@@ -33,6 +34,8 @@ type Config struct {
 	Degradation Degradation `yaml:"degradation"`
 	// Jobs that need no Go. Default none.
 	Jobs []Job `yaml:"jobs"`
+	// Admin is where health, metrics and the switch of the process are served.
+	Admin admin.Config `yaml:"admin"`
 	// Log of the process.
 	Log Log `yaml:"log"`
 }

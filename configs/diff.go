@@ -31,6 +31,7 @@ func Diff(old, updated *Loaded) Changes {
 	}
 	restart("degradation.centre", !sameCentre(old, updated))
 	restart("jobs", !reflect.DeepEqual(old.Jobs, updated.Jobs))
+	restart("admin", !reflect.DeepEqual(old.Admin, updated.Admin))
 	restart("log", old.Log != updated.Log)
 	return c
 }

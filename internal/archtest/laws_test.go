@@ -295,7 +295,7 @@ var laws = []rule{
 	{
 		from: []string{"configs"},
 		may: all(base, yamlLibrary, []string{
-			"configs/strictyaml", "scheduler/execjob", "scheduler/httpjob", // their Config is part of a job's
+			"configs/strictyaml", "scheduler/execjob", "scheduler/httpjob", "scheduler/admin", // their Configs are parts of the file
 			"scheduler", "scheduler/cronspec", "locks", "locks/driver", "leader", "leader/driver", "store",
 			"github.com/robfig/cron/v3", "github.com/fsnotify/fsnotify",
 		}),

@@ -136,6 +136,7 @@ func (s *site) openLockerWith(ctx context.Context, cfg locks.Config) (*locks.Loc
 	if err != nil {
 		return nil, err
 	}
+	cfg.Observer = s.observer
 	locker, err := locks.New(d, cfg)
 	if err != nil {
 		if c, ok := d.(io.Closer); ok {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/scheduler/cronspec"
 	"github.com/solotick/solotick/scheduler/execjob"
+	"github.com/solotick/solotick/scheduler/metrics"
 	"github.com/solotick/solotick/scheduler/sqljob"
 	"github.com/solotick/solotick/store/gormstore"
 )
@@ -78,6 +80,9 @@ func newLogger(w io.Writer, cfg configs.Log) *slog.Logger {
 type worker struct {
 	site *site
 	log  *slog.Logger
+
+	metrics   *metrics.Metrics // nil where nobody can read them
+	scheduled atomic.Pointer[scheduler.Scheduler]
 }
 
 func (w *worker) run(ctx context.Context) error {
@@ -88,11 +93,17 @@ func (w *worker) run(ctx context.Context) error {
 	defer signal.Stop(stop)
 	defer signal.Stop(hup)
 
+	blind, err := w.observe(ctx)
+	if err != nil {
+		return err
+	}
+	defer blind()
 	s, err := w.assemble(ctx, stop)
 	if s == nil || err != nil {
 		return err
 	}
 	w.log.InfoContext(ctx, "worker starts", "version", readVersion().Version, "file", w.site.file, "namespace", w.site.namespace(), "tzdata", cronspec.TZDataVersion())
+	w.show(s)
 	if err := s.Start(ctx); err != nil {
 		return err
 	}
@@ -147,7 +158,7 @@ func (w *worker) scheduler(ctx context.Context) (*scheduler.Scheduler, error) {
 	if err != nil {
 		return nil, usageError(err)
 	}
-	deps.Store, deps.Logger = st, w.log
+	deps.Store, deps.Logger, deps.Listeners = st, w.log, w.listeners()
 	s, err := scheduler.New(w.site.loaded.SchedulerConfig(), deps)
 	if err != nil {
 		return nil, usageError(err)

@@ -34,13 +34,14 @@ const builtIn = "namespace: default\n"
 // site is a configuration with what it names, opened when asked for. It belongs to
 // one goroutine.
 type site struct {
-	file   string // for people
-	loaded *configs.Loaded
-	db     *gorm.DB
-	store  *gormstore.Store
-	locker *locks.Locker
-	ttl    time.Duration  // of the one lease that is to be taken; 0 for that of the file
-	closed []func() error // what to close, in the order of opening
+	file     string // for people
+	loaded   *configs.Loaded
+	db       *gorm.DB
+	store    *gormstore.Store
+	locker   *locks.Locker
+	observer func(locks.Event) // of the locker; nil for none
+	ttl      time.Duration     // of the one lease that is to be taken; 0 for that of the file
+	closed   []func() error    // what to close, in the order of opening
 
 	// patient: a lock backend that can be opened before it answers is not waited for,
 	// so that the degradation mode says what happens meanwhile.
