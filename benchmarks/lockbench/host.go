@@ -2,72 +2,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"testing" //nolint:depguard // the servers are those of the tests
 
 	"github.com/solotick/solotick/internal/testenv" //nolint:depguard // the servers are those of the tests
 )
 
-// tester is what package testenv starts servers for: a test, or this program.
-type tester = testing.TB
-
-// host makes of the program what testenv asks of a test. A method of testing.TB that
-// it does not have would panic; testenv uses none.
-type host struct {
-	testing.TB
-	log      io.Writer
-	cleanups []func()
-	failed   bool
-}
-
-// fatal is what ends the program from within testenv.
-type fatal struct{ error }
-
-// end runs the clean-ups, and turns a fatal panic into an error.
-func (h *host) end(err *error) {
-	if p := recover(); p != nil {
-		f, ok := p.(fatal)
-		if !ok {
-			panic(p)
-		}
-		*err = errors.Join(*err, f.error)
-		h.failed = true
-	}
-	for len(h.cleanups) > 0 {
-		last := len(h.cleanups) - 1
-		clean := h.cleanups[last]
-		h.cleanups = h.cleanups[:last]
-		clean()
-	}
-}
-
-func (h *host) Helper()                   {}
-func (h *host) Failed() bool              { return h.failed }
-func (h *host) Cleanup(f func())          { h.cleanups = append(h.cleanups, f) }
-func (h *host) Logf(f string, a ...any)   { fmt.Fprintf(h.log, f+"\n", a...) }
-func (h *host) Error(a ...any)            { h.failed = true; fmt.Fprintln(h.log, a...) }
-func (h *host) Errorf(f string, a ...any) { h.failed = true; h.Logf(f, a...) }
-func (h *host) Fatal(a ...any)            { panic(fatal{errors.New(fmt.Sprint(a...))}) }
-func (h *host) Fatalf(f string, a ...any) { panic(fatal{fmt.Errorf(f, a...)}) }
-
-// TempDir is only asked for by this program.
-func (h *host) TempDir() string {
-	dir, err := os.MkdirTemp("", "solotick-bench")
-	if err != nil {
-		h.Fatal(err)
-	}
-	h.Cleanup(func() { _ = os.RemoveAll(dir) }) // what is left is in the system's folder for that
-	return dir
-}
-
-func (h *host) Skip(a ...any) { h.Fatal(a...) }
-
 // env has the servers, each started at its first use.
 type env struct {
-	tb      tester
+	tb      testing.TB
 	servers map[string][]string
 	count   int
 }

@@ -12,9 +12,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
-	"strings"
+	"testing" //nolint:depguard // the servers are those of the tests
 	"time"
+
+	"github.com/solotick/solotick/internal/bench"
 )
 
 func main() {
@@ -57,32 +58,20 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 // chosen makes of the flag a test for pairs of scenario and backend: each of the two
 // that the words name at all must be among them.
 func chosen(only string) func(scenario, backend string) bool {
-	if only == "" {
-		return func(string, string) bool { return true }
-	}
-	words := map[string]bool{}
-	for word := range strings.SplitSeq(only, ",") {
-		words[strings.TrimSpace(word)] = true
-	}
-	named := func(all []string, one string) bool {
-		mentioned := slices.ContainsFunc(all, func(name string) bool { return words[name] })
-		return !mentioned || words[one]
-	}
-	return func(scenario, backend string) bool {
-		return named(scenarioNames, scenario) && named(backendNames, backend)
-	}
+	return bench.Chosen(only, scenarioNames, backendNames)
 }
 
 // measure starts the servers and runs the scenarios, one after the other.
 func measure(ctx context.Context, size size, chosen func(scenario, backend string) bool, log io.Writer) (_ report, err error) {
-	h := &host{log: log}
-	defer h.end(&err)
+	h := bench.NewHost(log)
+	defer h.End(&err)
 	return measureOn(ctx, h, size, chosen, log)
 }
 
-func measureOn(ctx context.Context, h tester, size size, chosen func(scenario, backend string) bool, log io.Writer) (report, error) {
+func measureOn(ctx context.Context, h testing.TB, size size, chosen func(scenario, backend string) bool, log io.Writer) (report, error) {
 	e := &env{tb: h}
-	r := report{Started: time.Now().UTC().Truncate(time.Second), CPU: cpuModel(), CPUs: cpus(), LoadBefore: loadAverage()}
+	machine := bench.ThisMachine()
+	r := report{Started: time.Now().UTC().Truncate(time.Second), CPU: machine.CPU, CPUs: machine.CPUs, LoadBefore: bench.Load()}
 	for _, scenario := range scenarios {
 		for _, backend := range backends {
 			if !chosen(scenario.name, backend.name) {
@@ -99,7 +88,7 @@ func measureOn(ctx context.Context, h tester, size size, chosen func(scenario, b
 			r.Rows = append(r.Rows, rows...)
 		}
 	}
-	r.LoadAfter = loadAverage()
+	r.LoadAfter = bench.Load()
 	r.Took = time.Since(r.Started).Round(time.Second).String()
 	return r, nil
 }

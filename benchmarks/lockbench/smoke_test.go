@@ -71,21 +71,6 @@ func TestChosen(t *testing.T) {
 	}
 }
 
-// A missing server ends the program with its reason.
-func TestHostEnds(t *testing.T) {
-	cleaned := false
-	missing := func() (err error) {
-		h := &host{log: io.Discard}
-		defer h.end(&err)
-		h.Cleanup(func() { cleaned = true })
-		h.Skip("no server")
-		return nil
-	}
-	if err := missing(); err == nil || err.Error() != "no server" || !cleaned {
-		t.Errorf("ended with %v, cleaned: %v", err, cleaned)
-	}
-}
-
 func TestWrongFlag(t *testing.T) {
 	if err := run(t.Context(), []string{"-wrong"}, io.Discard, io.Discard); err == nil {
 		t.Error("a wrong flag was taken")

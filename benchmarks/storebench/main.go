@@ -12,7 +12,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"testing" //nolint:depguard // the servers are those of the tests
 	"time"
@@ -106,16 +105,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 // chosen makes of the flag a test for pairs of scenario and database: each of the two
 // that the words name at all must be among them.
 func chosen(only string) func(scenario, database string) bool {
-	words := map[string]bool{}
-	for word := range strings.SplitSeq(only, ",") {
-		words[strings.TrimSpace(word)] = true
-	}
-	named := func(all []string, one string) bool {
-		return words[one] || !slices.ContainsFunc(all, func(name string) bool { return words[name] })
-	}
-	return func(scenario, database string) bool {
-		return named(scenarioNames, scenario) && named(databaseNames, database)
-	}
+	return bench.Chosen(only, scenarioNames, databaseNames)
 }
 
 type scenario struct {
