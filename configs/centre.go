@@ -70,14 +70,11 @@ func (c *checker) centre() {
 	}
 }
 
-// sameCentre compares what decides how the centre is reached.
-func sameCentre(a, b *Loaded) bool {
-	part := func(l *Loaded) strictyaml.Raw {
-		d := l.Degradation.Centre.Driver
-		if own, ok := l.Degradation.Centre.Sections[d]; ok || l.Locks.Driver != d {
-			return own
-		}
-		return l.Locks.Sections[d]
+// centrePart is what says how the configuration centre is reached.
+func (c *Config) centrePart() strictyaml.Raw {
+	d := c.Degradation.Centre.Driver
+	if own, ok := c.Degradation.Centre.Sections[d]; ok || c.Locks.Driver != d {
+		return own
 	}
-	return a.Degradation.Centre.Driver == b.Degradation.Centre.Driver && part(a).Equal(part(b))
+	return c.Locks.Sections[d]
 }

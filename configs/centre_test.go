@@ -76,7 +76,7 @@ func TestDiffOfCentre(t *testing.T) {
 	}
 	a := must("degradation: {mode: store_only, centre: {driver: redis, redis: {addrs: [\"a:1\"]}}}")
 	b := must("degradation: {mode: fail_fast, centre: {driver: redis, redis: {addrs: [\"b:1\"]}}}")
-	if c := configs.Diff(a, b); !slices.Equal(c.Hot, []string{"degradation"}) || !slices.Equal(c.Restart, []string{"degradation.centre"}) {
+	if c := configs.Diff(a, b); !slices.Equal(c.Hot, []string{"degradation.mode"}) || !slices.Equal(c.Restart, []string{"degradation.centre.redis"}) {
 		t.Errorf("%+v", c)
 	}
 	if c := configs.Diff(a, a); len(c.Hot)+len(c.Restart) > 0 {

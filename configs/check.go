@@ -234,6 +234,9 @@ func (c *checker) policies(path string, j Job) {
 		c.doc.Add(path+".when_store_down", "stands beside sql, whose statements are run by the store's database", "leave it out")
 	}
 	allowed(c, path+".on_crash", j.OnCrash, "rerun", "mark_failed", "next_tick", "indeterminate")
+	if j.PauseReason != "" && !j.Paused {
+		c.doc.Add(path+".pause_reason", "stands beside no pause", "write paused: true, or remove it")
+	}
 	for key, negative := range map[string]bool{
 		"timeout": j.Timeout < 0, "retry.attempts": j.Retry.Attempts < 0, "retry.base": j.Retry.Base < 0, "retry.max": j.Retry.Max < 0,
 		"catch_up.window": j.CatchUp.Window < 0, "catch_up.most": j.CatchUp.Most < 0,

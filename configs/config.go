@@ -29,8 +29,7 @@ type Config struct {
 	Leader leader.Config `yaml:"leader"`
 	// Scheduler has the settings of all jobs.
 	Scheduler scheduler.Config `yaml:"scheduler"`
-	// Degradation is the switch. It is the one part that takes effect without a
-	// restart.
+	// Degradation is the switch.
 	Degradation Degradation `yaml:"degradation"`
 	// Jobs that need no Go. Default none.
 	Jobs []Job `yaml:"jobs"`
@@ -160,6 +159,11 @@ type Job struct {
 	// OnCrash is what becomes of a run whose process died: rerun, mark_failed,
 	// next_tick or indeterminate. Default rerun.
 	OnCrash string `yaml:"on_crash"`
+	// Paused pauses the job on all replicas: its ticks are skipped and not made up for.
+	// Without it a pause that the file has made ends. Default false.
+	Paused bool `yaml:"paused"`
+	// PauseReason is for people. Default none.
+	PauseReason string `yaml:"pause_reason"`
 	// Degraded is the job's degradation mode. degradation.jobs overrides it. Default
 	// degradation.mode. Cron only.
 	Degraded store.Mode `yaml:"degraded"`

@@ -389,16 +389,33 @@ func TestDiff(t *testing.T) {
 		want configs.Changes
 	}{
 		{"# comment\n" + replace("60s", "1m", "lease: 10s", "'lease': 10s"), configs.Changes{}},
-		{replace("fail_fast", "store_only"), configs.Changes{Hot: []string{"degradation"}}},
+		{replace("fail_fast", "store_only"), configs.Changes{Hot: []string{"degradation.mode"}}},
+		{replace("mode: fail_fast", "jobs: {j: store_only}"), configs.Changes{Hot: []string{"degradation.mode", "degradation.jobs.j"}}},
 		{replace("namespace: a", "namespace: b"), configs.Changes{Restart: []string{"namespace"}}},
-		{replace("dsn_file: /run/secrets/x", "dsn: other"), configs.Changes{Restart: []string{"store"}}},
+		{replace("dsn_file: /run/secrets/x", "dsn: other"), configs.Changes{Restart: []string{"store.dsn"}}},
 		{replace("dsn_file: /run/secrets/x", "dsn: of x"), configs.Changes{}},
-		{replace("l.db", "m.db"), configs.Changes{Restart: []string{"locks"}}},
-		{replace("driver: sqlite", "driver: store"), configs.Changes{Restart: []string{"locks"}}},
-		{replace("driver: sqlite", "driver: sqlite, ttl: 9s"), configs.Changes{Restart: []string{"locks"}}},
-		{replace("60s", "61s", "lease: 10s", "lease: 11s", "fail_fast", "store_only") + "log: {level: debug}", configs.Changes{Hot: []string{"degradation"}, Restart: []string{"scheduler", "jobs", "log"}}},
+		{replace("dsn_file: /run/secrets/x", "driver: postgres, dsn: of x, tls: {enabled: true}"), configs.Changes{Restart: []string{"store.driver", "store.tls.enabled"}}},
+		{replace("l.db", "m.db"), configs.Changes{Restart: []string{"locks.sqlite"}}},
+		{replace("driver: sqlite", "driver: store"), configs.Changes{Restart: []string{"locks.driver", "locks.sqlite"}}},
+		{replace("driver: sqlite", "driver: sqlite, ttl: 9s, redis: {}"), configs.Changes{Restart: []string{"locks.ttl"}}},
+		{base + "leader: {ttl: 9s, priority: 2}", configs.Changes{Restart: []string{"leader.ttl", "leader.priority"}}},
+		{base + "log: {level: debug, format: json}", configs.Changes{Hot: []string{"log.level"}, Restart: []string{"log.format"}}},
+		{replace("lease: 10s", "lease: 11s, concurrency: 3, revision: 4, label: x, retention: {failed: 60d}"), configs.Changes{
+			Hot: []string{"scheduler.concurrency", "scheduler.revision", "scheduler.retention.failed"}, Restart: []string{"scheduler.lease", "scheduler.label"},
+		}},
+		{replace("jobs: [", "jobs: [{name: k, queue: true, exec: [a]}, ", "60s", "61s"), configs.Changes{Hot: []string{"jobs.k (added)", "jobs.j (changed)"}}},
+		{replace("name: j", "name: k"), configs.Changes{Hot: []string{"jobs.k (added)", "jobs.j (removed)"}}},
+		{replace("timeout: 60s", "timeout: 60s, paused: true"), configs.Changes{Hot: []string{"jobs.j (changed)"}}},
 	} {
-		if got := configs.Diff(parse(t, base), parse(t, c.text)); !reflect.DeepEqual(got, c.want) {
+		running, updated := parse(t, base), parse(t, c.text)
+		next := running.With(updated)
+		if got := configs.Diff(next, updated); len(got.Hot) > 0 || !slices.Equal(got.Restart, c.want.Restart) {
+			t.Errorf("%s\n after it was taken %+v", c.text, got)
+		}
+		if got := configs.Diff(running, next); len(got.Restart) > 0 || !slices.Equal(got.Hot, c.want.Hot) {
+			t.Errorf("%s\n taken %+v", c.text, got)
+		}
+		if got := configs.Diff(running, updated); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s\n got %+v\nwant %+v", c.text, got, c.want)
 		}
 	}

@@ -77,6 +77,9 @@ func (j Job) options() []scheduler.Option {
 	if j.Retry != (Retry{}) {
 		opts = append(opts, scheduler.Retry(j.Retry.Attempts, j.Retry.Base, j.Retry.Max))
 	}
+	if j.Paused {
+		opts = append(opts, scheduler.Paused(j.PauseReason))
+	}
 	if j.Queue {
 		return opts
 	}

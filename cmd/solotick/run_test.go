@@ -68,7 +68,7 @@ func TestWorker(t *testing.T) {
 	writeFile(t, dir, "solotick.yaml", strings.Replace(workerFile, "fail_fast", "store_only", 1))
 	w.stderr.await(t, `configuration reloaded`)
 	writeFile(t, dir, "solotick.yaml", strings.Replace(strings.Replace(workerFile, "fail_fast", "store_only", 1), "lease: 1s", "lease: 2s", 1))
-	if got := w.stderr.await(t, "need a restart"); !strings.Contains(got, "[scheduler]") {
+	if got := w.stderr.await(t, "need a restart"); !strings.Contains(got, "[scheduler.lease]") {
 		t.Error(got)
 	}
 	writeFile(t, dir, "solotick.yaml", strings.Replace(workerFile, "mode: fail_fast", "mod: fail_fast", 1))
@@ -96,6 +96,75 @@ func TestWorker(t *testing.T) {
 	}
 	if n, ran := query(t, dir, "SELECT count(*) FROM counted"), query(t, dir, "SELECT count(*) FROM solotick_executions WHERE job = 'count' AND state = 3"); n != ran || n == 0 {
 		t.Errorf("%d effects of %d runs", n, ran)
+	}
+}
+
+// TestWorkerTakesUpAChangedFile adds, changes and removes jobs of a running worker, and
+// gives it files that are not good: then nothing changes.
+func TestWorkerTakesUpAChangedFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const head = "namespace: test\nscheduler: {gate: none, lease: 1s, poll_interval: 100ms}\n"
+	const same = `  - {name: same, cron: "@every 1s", exec: ["sh", "-c", "echo ran >>same"]}` + "\n"
+	tick := func(period, file string) string {
+		return `  - {name: tick, cron: "@every ` + period + `", exec: ["sh", "-c", "echo ran >>` + file + `"]}` + "\n"
+	}
+	const leaves = `  - {name: leaves, cron: "@every 1s", exec: ["sh", "-c", "echo ran >>leaves"]}` + "\n"
+	config := writeFile(t, dir, "solotick.yaml", head+"jobs:\n"+same+tick("1s", "old")+leaves)
+	w := start(t, dir, "run", "-c", config)
+	for _, file := range []string{"same", "old", "leaves"} {
+		awaitFile(t, filepath.Join(dir, file), 1)
+	}
+	write := func(text, await string, holds ...string) {
+		t.Helper()
+		writeFile(t, dir, "solotick.yaml", text)
+		line := w.stderr.await(t, await)
+		for _, part := range holds {
+			if !strings.Contains(line, part) {
+				t.Errorf("no %s in %s", part, line)
+			}
+		}
+	}
+	lines := func(name string) int {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(data), "\n")
+	}
+
+	// Not good: a key, a schedule, and what only the building of the jobs finds.
+	write(head+"jobs:\n"+same+"  - {name: tick, corn: x}\n", "corn", "nothing was changed", "solotick.yaml:5:")
+	write(head+"jobs:\n"+same+`  - {name: tick, cron: "0 0 30 2 *", exec: ["true"]}`+"\n", "jobs[1].cron", "nothing was changed", "solotick.yaml:5:")
+	write(head+"jobs:\n"+same+`  - {name: tick, cron: "@daily", sql: "COMMIT"}`+"\n", "jobs[1].sql", "nothing was changed", "solotick.yaml:5:")
+	write("namespace: test\n", "has no jobs", "nothing was changed")
+	for _, file := range []string{"same", "old", "leaves"} { // all goes on
+		awaitFile(t, filepath.Join(dir, file), lines(file)+2)
+	}
+
+	changed := strings.Replace(head, "lease: 1s", "lease: 2s, concurrency: 3", 1) + "log: {level: debug}\ndegradation: {jobs: {comes: store_only}}\njobs:\n" + same + tick("2s", "new") +
+		`  - {name: comes, cron: "@every 1s", gate: leader, exec: ["sh", "-c", "echo ran >>comes"]}` + "\n"
+	write(changed, "configuration reloaded", "jobs.tick (changed)", "jobs.comes (added)", "jobs.leaves (removed)",
+		"scheduler.concurrency", "log.level", "degradation.jobs.comes", "need_restart=[scheduler.lease]")
+	awaitFile(t, filepath.Join(dir, "new"), 2)
+	awaitFile(t, filepath.Join(dir, "comes"), 2)
+	w.stderr.await(t, "level=DEBUG")
+	old, left := lines("old"), lines("leaves")
+	awaitFile(t, filepath.Join(dir, "same"), lines("same")+3)
+	if n, m := lines("old"), lines("leaves"); n != old || m != left {
+		t.Errorf("what was replaced ran %d times more, what was removed %d times", n-old, m-left)
+	}
+	w.signal(syscall.SIGTERM)
+	if code := w.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+
+	// Every tick of the job that stayed has one record, and each run one effect.
+	const of = " FROM solotick_executions WHERE job = 'same'"
+	ticks, span := query(t, dir, "SELECT count(*)"+of), query(t, dir, "SELECT (max(tick_ms) - min(tick_ms)) / 1000 + 1"+of)
+	ranged := query(t, dir, "SELECT coalesce(sum(ticks), 0) FROM solotick_tick_ranges WHERE job = 'same'")
+	if ran := query(t, dir, "SELECT count(*)"+of+" AND state = 3"); ticks+ranged != span || ran != lines("same") {
+		t.Errorf("%d records of %d ticks, and %d in ranges; %d runs had %d effects", ticks, span, ranged, ran, lines("same"))
 	}
 }
 

@@ -237,16 +237,27 @@ func (s *site) gates() []scheduler.Gate {
 // gateDeps are the coordinators that the gates need.
 func (s *site) gateDeps(ctx context.Context) (d scheduler.Deps, err error) {
 	gates := s.gates()
-	if !slices.Contains(gates, scheduler.GateLock) && !slices.Contains(gates, scheduler.GateLeader) {
+	// Locks in the store cost nothing to have, and a later file may want them.
+	free := s.loaded.Locks.Driver == configs.LocksInStore && s.loaded.Store.Migrate()
+	if !free && !slices.Contains(gates, scheduler.GateLock) && !slices.Contains(gates, scheduler.GateLeader) {
 		return d, nil
 	}
 	if d.Locker, err = s.openLocker(ctx); err != nil {
 		return d, err
 	}
-	if slices.Contains(gates, scheduler.GateLeader) {
-		err = s.leadership(&d)
+	return d, s.leadership(&d)
+}
+
+// gatesOf are the gates that jobs can have with what is given.
+func gatesOf(d scheduler.Deps) []scheduler.Gate {
+	gates := []scheduler.Gate{scheduler.GateNone}
+	if d.Locker != nil {
+		gates = append(gates, scheduler.GateLock)
 	}
-	return d, err
+	if d.Elector != nil || d.Shares != nil {
+		gates = append(gates, scheduler.GateLeader)
+	}
+	return gates
 }
 
 // leaderKey is the election of gate leader, and where its shares begin.

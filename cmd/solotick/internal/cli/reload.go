@@ -3,23 +3,123 @@ package cli
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/solotick/solotick/configs"
+	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/scheduler"
+	"github.com/solotick/solotick/store"
 )
 
 // settle is how long a file must have been left alone before it is read: editors
 // write in several steps.
 const settle = 200 * time.Millisecond
 
+const (
+	reloadTimeout = 5 * time.Second // of the wait for the store in a reload
+	reloadPause   = 5 * time.Second // before one that waits for the store is tried again
+)
+
+// reload reads the file again and takes up what can change live: all of it or, where
+// something is wrong, nothing. What needs a restart is told each time. Again is true
+// when the store has to answer first.
+func (w *worker) reload(ctx context.Context, s *scheduler.Scheduler) (again bool) {
+	next, changes, jobs, err := w.read(s)
+	if err != nil {
+		w.waiting = false
+		w.log.ErrorContext(ctx, "the configuration file is not good: nothing was changed", "file", w.site.file, "problems", err.Error())
+		s.NoteReload(scheduler.ConfigReloaded{Result: scheduler.ReloadRejected, Err: err})
+		return false
+	}
+	w.level.Set(next.Log.SlogLevel())
+	// The switch comes first, as it does not wait for the store; a mode of a job that is
+	// added comes after it.
+	switched := w.throw(s, next)
+	within, cancel := context.WithTimeout(ctx, reloadTimeout)
+	defer cancel()
+	_, err = s.Reconfigure(within, next.SchedulerConfig(), jobs...)
+	if err == nil && switched != nil {
+		err = w.throw(s, next)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return false // the worker stops
+	case errors.Is(err, store.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded):
+		w.site.loaded.Log.Level = next.Log.Level
+		if !w.waiting {
+			w.log.WarnContext(ctx, "changes in the configuration file wait for the store", "changed", fmt.Sprint(changes.Hot), "error", err)
+		}
+		w.waiting = true
+		return true
+	case err != nil:
+		w.log.ErrorContext(ctx, "the configuration was not changed", "file", w.site.file, "error", err)
+		s.NoteReload(scheduler.ConfigReloaded{Result: scheduler.ReloadRejected, Err: err})
+		return false
+	}
+	w.site.loaded, w.waiting = next, false
+	s.NoteReload(scheduler.ConfigReloaded{Result: scheduler.ReloadApplied, Changed: changes.Hot, Restart: changes.Restart})
+	hot, restart := fmt.Sprint(changes.Hot), fmt.Sprint(changes.Restart)
+	switch {
+	case len(changes.Restart) > 0:
+		w.log.WarnContext(ctx, "configuration reloaded; some changes need a restart", "changed", hot, "need_restart", restart)
+	case len(changes.Hot) > 0:
+		w.log.InfoContext(ctx, "configuration reloaded", "changed", hot)
+	default:
+		w.log.InfoContext(ctx, "configuration read again: nothing has changed")
+	}
+	return false
+}
+
+// read is what the file comes to now, built and checked as a whole. It changes
+// nothing.
+func (w *worker) read(s *scheduler.Scheduler) (*configs.Loaded, configs.Changes, []scheduler.Job, error) {
+	updated, err := load(w.site.file)
+	if err != nil {
+		return nil, configs.Changes{}, nil, err
+	}
+	if len(updated.Jobs) == 0 {
+		return nil, configs.Changes{}, nil, errors.New("it has no jobs: there would be nothing to run")
+	}
+	changes, next := configs.Diff(w.site.loaded, updated), w.site.loaded.With(updated)
+	jobs, err := next.BuildJobs(w.kinds)
+	if err != nil {
+		return nil, changes, nil, err
+	}
+	for _, g := range (&site{loaded: next}).gates() {
+		if !slices.Contains(w.gates, g) {
+			return nil, changes, nil, fmt.Errorf("jobs have gate %s, and this worker was started without the lock backend, as none of its jobs had a gate: restart it", g)
+		}
+	}
+	return next, changes, jobs, s.Check(next.SchedulerConfig(), jobs...)
+}
+
+// throw turns the degradation switch to what the file says, if that is news.
+func (w *worker) throw(s *scheduler.Scheduler, next *configs.Loaded) error {
+	if reflect.DeepEqual(w.site.loaded.Degradation.Degradation, next.Degradation.Degradation) {
+		return nil
+	}
+	if err := s.SetDegradation(next.Degradation.Degradation); err != nil {
+		return err
+	}
+	w.site.loaded.Degradation.Degradation = next.Degradation.Degradation
+	return nil
+}
+
 // watchFile calls reload whenever the file's content has changed, and at once for
-// every signal on nudge, until ctx ends. It watches the directory, since editors
+// every signal on nudge, until ctx ends; and some time later where reload says that it
+// must be called again. It watches the directory, since editors
 // and orchestrators replace the file, or a link on the way to it, instead of
 // writing into it. Where the directory cannot be watched, the signals remain.
-func watchFile(ctx context.Context, path string, nudge <-chan os.Signal, log *slog.Logger, reload func()) {
+func watchFile(ctx context.Context, path string, nudge <-chan os.Signal, log *slog.Logger, reload func() (again bool)) {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
 	w, err := fsnotify.NewWatcher()
@@ -35,13 +135,22 @@ func watchFile(ctx context.Context, path string, nudge <-chan os.Signal, log *sl
 	last := digest(path)
 	quiet := time.NewTimer(settle) // once at the start: it may have changed since it was read
 	defer quiet.Stop()
+	again := time.NewTimer(settle)
+	again.Stop()
+	defer again.Stop()
+	call := func() {
+		again.Stop()
+		if reload() {
+			again.Reset(backoff.Jitter(reloadPause, 0.2))
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-nudge:
 			last = digest(path)
-			reload()
+			call()
 		case <-events:
 			quiet.Reset(settle)
 		case err := <-errs:
@@ -50,8 +159,11 @@ func watchFile(ctx context.Context, path string, nudge <-chan os.Signal, log *sl
 		case <-quiet.C:
 			if now := digest(path); now != last {
 				last = now
-				reload()
+				call()
 			}
+		case <-again.C:
+			last = digest(path)
+			call()
 		}
 	}
 }

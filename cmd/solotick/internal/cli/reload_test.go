@@ -25,12 +25,13 @@ func TestWatchSeesEveryWayAFileChanges(t *testing.T) {
 	nudge, seen, done := make(chan os.Signal), make(chan string, 1), make(chan struct{})
 	go func() {
 		defer close(done)
-		watchFile(ctx, path, nudge, slog.New(slog.DiscardHandler), func() {
+		watchFile(ctx, path, nudge, slog.New(slog.DiscardHandler), func() bool {
 			text, err := os.ReadFile(path)
 			if err != nil {
 				t.Error(err)
 			}
 			seen <- string(text)
+			return false
 		})
 	}()
 	expect := func(want string) {

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -33,8 +32,9 @@ on one of them.
 
 SIGTERM or SIGINT lets the runs in progress finish, for at most
 scheduler.drain_timeout; a second one ends them at once. The file is read again
-when it changes and on SIGHUP: its degradation part takes effect at once, other
-changes are reported and need a restart. A file that is not good changes nothing.
+when it changes and on SIGHUP: jobs, degradation modes, limits and the log level
+take effect at once, what needs a restart is reported. A file that is not good
+changes nothing.
 
 A store or lock backend on a server that cannot be reached is waited for, with a
 line in the log for every try.
@@ -59,17 +59,19 @@ arguments or configuration.`,
 		if len(site.loaded.Jobs) == 0 {
 			return usagef("%s has no jobs: there is nothing to run", file)
 		}
-		log := newLogger(cmd.ErrOrStderr(), site.loaded.Log)
+		level := new(slog.LevelVar)
+		level.Set(site.loaded.Log.SlogLevel())
+		log := newLogger(cmd.ErrOrStderr(), site.loaded.Log, level)
 		slog.SetDefault(log) // backends log there
 		site.patient = true
-		w := &worker{site: site, log: log}
+		w := &worker{site: site, log: log, level: level}
 		return w.run(ctx)
 	}
 	return cmd
 }
 
-func newLogger(w io.Writer, cfg configs.Log) *slog.Logger {
-	o := &slog.HandlerOptions{Level: cfg.SlogLevel()}
+func newLogger(w io.Writer, cfg configs.Log, level slog.Leveler) *slog.Logger {
+	o := &slog.HandlerOptions{Level: level}
 	if cfg.Format == "json" {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
@@ -78,8 +80,12 @@ func newLogger(w io.Writer, cfg configs.Log) *slog.Logger {
 
 // worker runs the jobs of a site.
 type worker struct {
-	site *site
-	log  *slog.Logger
+	site    *site
+	log     *slog.Logger
+	level   *slog.LevelVar
+	kinds   configs.Kinds // set with the scheduler, as are the next
+	gates   []scheduler.Gate
+	waiting bool // a reload waits for the store
 
 	metrics   *metrics.Metrics // nil where nobody can read them
 	scheduled atomic.Pointer[scheduler.Scheduler]
@@ -111,7 +117,7 @@ func (w *worker) run(ctx context.Context) error {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		watchFile(watching, w.site.file, hup, w.log, func() { w.reload(s) })
+		watchFile(watching, w.site.file, hup, w.log, func() bool { return w.reload(watching, s) })
 	}()
 	select {
 	case sig := <-stop:
@@ -154,7 +160,8 @@ func (w *worker) scheduler(ctx context.Context) (*scheduler.Scheduler, error) {
 	if err != nil {
 		return nil, err
 	}
-	jobs, err := w.site.loaded.BuildJobs(jobKinds(w.site.sqlRules(), idempotent.New(st), w.log))
+	w.kinds, w.gates = jobKinds(w.site.sqlRules(), idempotent.New(st), w.log), gatesOf(deps)
+	jobs, err := w.site.loaded.BuildJobs(w.kinds)
 	if err != nil {
 		return nil, usageError(err)
 	}
@@ -190,29 +197,4 @@ func jobKinds(rules sqljob.Dialect, guard *idempotent.Guard, log *slog.Logger) c
 	}, SQL: func(statements string) (scheduler.Handler, error) {
 		return sqljob.New(rules, statements, guard)
 	}}
-}
-
-// reload reads the file again. What the running scheduler cannot take up is told
-// each time until a restart.
-func (w *worker) reload(s *scheduler.Scheduler) {
-	updated, err := load(w.site.file)
-	if err != nil {
-		w.log.Error("the configuration file is not good: nothing was changed", "file", w.site.file, "problems", err.Error())
-		return
-	}
-	changes := configs.Diff(w.site.loaded, updated)
-	if len(changes.Hot) > 0 {
-		if err := s.SetDegradation(updated.Degradation.Degradation); err != nil {
-			w.log.Error("the degradation switch was not changed", "error", err)
-			return
-		}
-		w.site.loaded.Degradation.Degradation = updated.Degradation.Degradation
-		w.log.Info("configuration reloaded", "changed", fmt.Sprint(changes.Hot))
-	}
-	if len(changes.Restart) > 0 {
-		w.log.Warn("changes in the configuration file need a restart", "changed", fmt.Sprint(changes.Restart))
-	}
-	if len(changes.Hot)+len(changes.Restart) == 0 {
-		w.log.Info("configuration read again: nothing has changed")
-	}
 }
