@@ -54,6 +54,9 @@ func TestStoreAway(t *testing.T) {
 					once(t, c, "j", time.Second, begin, begin.Add(80*time.Second))
 					return
 				}
+				if d := c.Replicas[0].Describe().Jobs[0]; d.Guarantee != scheduler.AtLeastOnce || d.StoreDown != scheduler.StoreDownRun {
+					t.Errorf("described as %+v", d)
+				}
 				// Until the outage is known for what it is: two seconds after the first call
 				// that was not answered, which is not before its time limit.
 				if n := inside[store.ModeStoreDown]; n < 20 || len(inside) != 1 {
