@@ -30,8 +30,8 @@ type SharesConfig struct {
 	Partitions int `yaml:"partitions"`
 	// Interval is how often a process looks who is there and what is free, jittered by
 	// 10 %: how late it notices that a partition can be taken, where the backend does not
-	// push that (etcd, ZooKeeper, PostgreSQL and memory do). There it looks at a change as
-	// well, at most 50 times an interval and a third of the time. Each look is one request
+	// push that (etcd, ZooKeeper and memory do). There it looks at a change as
+	// well, at most 20 times an interval and a fifth of the time. Each look is one request
 	// where the backend can answer for several keys. Default 1s.
 	Interval time.Duration `yaml:"interval"`
 	// Drain is how long a partition that moves to another process waits for work that
@@ -98,7 +98,7 @@ func (c SharesConfig) Validate() error {
 //   - A partition whose leader has died is led again within its TTL, one interval and a
 //     few requests, as long as the backend answers. Partitions of other processes are
 //     not touched. One that was handed over is taken within an interval, and where the
-//     backend pushes that, within a fiftieth of one and a few requests.
+//     backend pushes that, within a twentieth of one and a few requests.
 //   - What a name belongs to depends on the name and the number of partitions only.
 //
 // # Not guaranteed
@@ -556,7 +556,7 @@ func (b *balancer) heed(ctx context.Context, hint <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		}
-		if backoff.Wait(ctx, max(b.cfg.Interval/50, 2*time.Duration(b.took.Load()))) != nil {
+		if backoff.Wait(ctx, max(b.cfg.Interval/20, 4*time.Duration(b.took.Load()))) != nil {
 			return
 		}
 	}

@@ -9,20 +9,15 @@ import (
 	"github.com/solotick/solotick/locks/driver"
 )
 
-// Changes hints that who holds one of the keys may have changed: that one was given back
-// where the backend pushes that to waiters only (PostgreSQL, memory), and any change where
-// it pushes all (etcd, ZooKeeper). A hint may be of nothing, several changes may be one,
-// and some may have none: look now and then all the same. The error matches
-// [ErrUnsupported] where the backend pushes neither, and [ErrUnavailable] where it cannot
-// answer. Hint has room for one. The watches, one for each key, end with stop, which waits
+// Changes hints that who holds one of the keys may have changed, where the backend pushes
+// that to others than waiters (etcd, ZooKeeper, memory). A hint may be of nothing, and
+// several changes may be one: look now and then all the same. The error matches
+// [ErrUnsupported] where the backend does not push it, and [ErrUnavailable] where it
+// cannot answer. Hint has room for one. The watches, one for each key, end with stop, which waits
 // for that, or with ctx.
 func (l *Locker) Changes(ctx context.Context, keys []string) (hint <-chan struct{}, stop func(), err error) {
-	var watch func(context.Context, string) (<-chan struct{}, func(), error)
-	if w, ok := driver.As[driver.Watcher](l.d); ok {
-		watch = w.Watch
-	} else if l.waker != nil {
-		watch = l.waker.Wake
-	} else {
+	w, ok := driver.As[driver.Watcher](l.d)
+	if !ok {
 		return nil, nil, fmt.Errorf("%w: it pushes no changes", ErrUnsupported)
 	}
 	for _, key := range keys {
@@ -40,7 +35,7 @@ func (l *Locker) Changes(ctx context.Context, keys []string) (hint <-chan struct
 	for _, key := range keys {
 		begin, giveUp := context.WithCancel(ctx) // it may be the life of the watch
 		limit := time.AfterFunc(l.cfg.RequestTimeout, giveUp)
-		one, end, err := watch(begin, key)
+		one, end, err := w.Watch(begin, key)
 		if !limit.Stop() && err == nil {
 			end()
 			err = context.DeadlineExceeded

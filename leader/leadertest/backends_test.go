@@ -175,7 +175,7 @@ func TestSharesOnServers(t *testing.T) {
 			t.Parallel()
 			at := b.place(t)
 			leadertest.RunShares(t, leadertest.SharesHarness{
-				TTL: b.ttl, Short: name != "redis", Pushed: name == "etcd" || name == "zookeeper" || name == "postgres",
+				TTL: b.ttl, Short: name != "redis", Pushed: name == "etcd" || name == "zookeeper",
 				Locker: func(t *testing.T) (*locks.Locker, func() func()) { return b.locker(t, at, b.ttl) },
 			})
 		})

@@ -386,7 +386,7 @@ func testStoppedIsFollowedAtOnce(t *testing.T, h SharesHarness) {
 	c.settled(4*interval, c.all[0], c.all[2])
 	took := time.Since(gone)
 	t.Logf("what a stopped process led was led again after %v", took)
-	if most := interval / 50 * 2; took > most && h.Around != nil || took > interval/2 {
+	if most := interval / 20 * 2; took > most && h.Around != nil || took > interval/2 {
 		t.Errorf("what a stopped process led was led again after %v, with looks once in %v", took, interval)
 	}
 }

@@ -181,6 +181,8 @@ func (c faultyDriver) Serves(iface any) (ok bool) {
 		_, ok = driver.As[driver.Queuer](c.f.inner)
 	case *driver.Waker:
 		_, ok = driver.As[driver.Waker](c.f.inner)
+	case *driver.Watcher:
+		_, ok = driver.As[driver.Watcher](c.f.inner)
 	case *driver.LossWatcher:
 		_, ok = driver.As[driver.LossWatcher](c.f.inner)
 	case *driver.Inspector:
@@ -257,6 +259,10 @@ func (c faultyDriver) Wake(ctx context.Context, key string) (hint <-chan struct{
 		hint, stop = nil, nil
 	}
 	return hint, stop, err
+}
+
+func (c faultyDriver) Watch(ctx context.Context, key string) (<-chan struct{}, func(), error) {
+	return c.f.inner.(driver.Watcher).Watch(ctx, key)
 }
 
 func (c faultyDriver) Inspect(ctx context.Context, key string) (h driver.Holder, err error) {

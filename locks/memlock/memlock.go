@@ -275,6 +275,11 @@ func (d *memDriver) Wake(_ context.Context, key string) (<-chan struct{}, func()
 	}, nil
 }
 
+// Watch implements [driver.Watcher], but for grants.
+func (d *memDriver) Watch(ctx context.Context, key string) (<-chan struct{}, func(), error) {
+	return d.Wake(ctx, key)
+}
+
 func (d *memDriver) Inspect(_ context.Context, key string) (driver.Holder, error) {
 	d.s.mu.Lock()
 	defer d.s.mu.Unlock()
