@@ -18,6 +18,7 @@ func commands() []*cobra.Command {
 		newPrune(),
 		newLocks(),
 		newLeader(),
+		newDegrade(),
 		newNext(),
 		newConfig(),
 		newMigrate(),

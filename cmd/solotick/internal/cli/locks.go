@@ -296,11 +296,14 @@ func describe(h locks.Holder) string {
 }
 
 // confirm asks at a terminal. Where there is none, nobody is asked.
-func confirm(in io.Reader, out io.Writer) (bool, error) {
+func confirm(in io.Reader, out io.Writer) (bool, error) { return ask(in, out, "Release it?") }
+
+// ask is confirm with a question of its own.
+func ask(in io.Reader, out io.Writer, question string) (bool, error) {
 	if f, ok := in.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
 		return false, usagef("there is no terminal to ask at: say --yes")
 	}
-	fmt.Fprint(out, "Release it? [y/N] ")
+	fmt.Fprint(out, question+" [y/N] ")
 	answer, err := bufio.NewReader(in).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return false, err

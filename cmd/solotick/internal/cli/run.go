@@ -110,6 +110,11 @@ func (w *worker) run(ctx context.Context) error {
 	}
 	w.log.InfoContext(ctx, "worker starts", "version", readVersion().Version, "file", w.site.file, "namespace", w.site.namespace(), "tzdata", cronspec.TZDataVersion())
 	w.show(s)
+	unwatch, err := w.watchSwitch(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer unwatch()
 	if err := s.Start(ctx); err != nil {
 		return err
 	}

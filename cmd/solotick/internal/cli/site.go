@@ -89,7 +89,7 @@ func openSite(cmd *cobra.Command, file string) (*site, error) {
 
 // known is what this program can open.
 func known() configs.Options {
-	return configs.Options{StoreDrivers: storeDrivers(), LockDrivers: lockDrivers(), CheckStore: checkStore, CheckLocks: checkLocks}
+	return configs.Options{StoreDrivers: storeDrivers(), LockDrivers: lockDrivers(), CheckStore: checkStore, CheckLocks: checkLocks, CentreDrivers: centreDrivers(), CheckCentre: checkCentre}
 }
 
 func load(file string) (*configs.Loaded, error) {
