@@ -99,7 +99,7 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 // runContext asks the listeners that have a say in it.
 func (s *Scheduler) runContext(ctx context.Context, e RunStarted) context.Context {
 	for _, l := range s.contexters {
-		ctx = l.RunContext(ctx, e)
+		ctx = l.RunContext(ctx, e) //nolint:fatcontext // each listener adds to what the one before gave
 	}
 	return ctx
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http/httptest"
 	"regexp"
@@ -102,7 +101,7 @@ func newWorld(t *testing.T, cfg scheduler.Config, jobs ...scheduler.Job) *world 
 	cfg.Namespace = "test"
 	w.Scheduler, err = scheduler.New(cfg, scheduler.Deps{
 		Store: w.store, Locker: w.lock, Listeners: []scheduler.Listener{w.m},
-		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -28,6 +28,13 @@ const (
 	maxEarlier = 1000 // attempts that are remembered for a link
 )
 
+// Options that never change, made once: a run that is not sampled should cost little.
+var (
+	newRoot  = trace.WithNewRoot()
+	internal = trace.WithSpanKind(trace.SpanKindInternal)
+	consumer = trace.WithSpanKind(trace.SpanKindConsumer)
+)
+
 // Tracer makes the spans. It is a scheduler.Listener with a say in the context of
 // runs. Its methods are safe for concurrent use.
 type Tracer struct {
@@ -72,16 +79,27 @@ func (t *Tracer) RunContext(ctx context.Context, e scheduler.RunStarted) context
 	if began.IsZero() {
 		began = time.Now()
 	}
-	kind := trace.SpanKindInternal
+	kind := internal
 	if x.Key.Class == store.ClassKey {
-		kind = trace.SpanKindConsumer
+		kind = consumer
 	}
-	root, span := t.tracer.Start(ctx, x.Key.Job,
-		trace.WithNewRoot(), trace.WithTimestamp(began), trace.WithSpanKind(kind),
-		trace.WithAttributes(attributes(&e)...), trace.WithLinks(t.links(ctx, x)...))
+	opts := append(make([]trace.SpanStartOption, 0, 5), newRoot, kind, trace.WithTimestamp(began),
+		trace.WithAttributes(
+			attribute.String("job.system", "solotick"),
+			attribute.String("job.namespace", x.Namespace),
+			attribute.String("job.name", x.Key.Job),
+			attribute.String("job.kind", x.Key.Class.String()),
+			attribute.Int("job.attempt", x.Attempt),
+			attribute.String("faas.trigger", trigger(x.Key.Class)),
+		))
+	if links := t.links(ctx, x); len(links) > 0 {
+		opts = append(opts, trace.WithLinks(links...))
+	}
+	root, span := t.tracer.Start(ctx, x.Key.Job, opts...)
 	if !span.IsRecording() {
-		return root
+		return root // the rest is not for samplers
 	}
+	span.SetAttributes(attributes(&e)...)
 	if !e.Gate.From.IsZero() {
 		t.past(root, "acquire", e.Gate)
 	}
@@ -128,16 +146,23 @@ func (t *Tracer) links(ctx context.Context, x *store.Execution) []trace.Link {
 	return links
 }
 
+func trigger(c store.Class) string {
+	switch c {
+	case store.ClassCron:
+		return "timer"
+	case store.ClassKey:
+		return "pubsub"
+	default:
+		return "other"
+	}
+}
+
+// attributes are those that no sampler is likely to ask for.
 func attributes(e *scheduler.RunStarted) []attribute.KeyValue {
 	x := &e.Execution
-	all := make([]attribute.KeyValue, 0, 16)
+	all := make([]attribute.KeyValue, 0, 12)
 	all = append(all,
-		attribute.String("job.system", "solotick"),
-		attribute.String("job.namespace", x.Namespace),
-		attribute.String("job.name", x.Key.Job),
-		attribute.String("job.kind", x.Key.Class.String()),
 		attribute.String("job.run_id", x.ID.String()),
-		attribute.Int("job.attempt", x.Attempt),
 		attribute.Int64("job.fencing_token", x.Fence),
 		attribute.String("job.worker", x.OwnerLabel),
 		attribute.String("faas.invocation_id", x.ID.String()),
@@ -146,13 +171,8 @@ func attributes(e *scheduler.RunStarted) []attribute.KeyValue {
 		tick := x.Key.Tick.String()
 		all = append(all, attribute.String("job.tick", tick), attribute.String("faas.time", tick))
 	}
-	switch x.Key.Class {
-	case store.ClassCron:
-		all = append(all, attribute.String("faas.trigger", "timer"), attribute.String("faas.cron", e.Spec))
-	case store.ClassKey:
-		all = append(all, attribute.String("faas.trigger", "pubsub"))
-	case store.ClassManual, store.ClassBackfill:
-		all = append(all, attribute.String("faas.trigger", "other"))
+	if x.Key.Class == store.ClassCron {
+		all = append(all, attribute.String("faas.cron", e.Spec))
 	}
 	if e.Mode != store.ModeNone {
 		all = append(all, attribute.String("job.degraded_mode", string(e.Mode)))

@@ -79,7 +79,7 @@ func (w *world) named(name string) (found []sdktrace.ReadOnlySpan) {
 func attrs(all []attribute.KeyValue) map[string]string {
 	m := map[string]string{}
 	for _, kv := range all {
-		m[string(kv.Key)] = kv.Value.Emit()
+		m[string(kv.Key)] = kv.Value.String()
 	}
 	return m
 }
