@@ -120,7 +120,7 @@ type unrecordedEnd struct {
 // startUnrecorded runs a tick that the store cannot record.
 func (s *Scheduler) startUnrecorded(j *job, key store.Key, adm admission) {
 	began := s.clock.now()
-	exec := store.Execution{Namespace: s.cfg.Namespace, Key: key, Attempt: 1, State: store.StateRunning, Owner: s.owner, OwnerLabel: s.cfg.Label, Mode: store.ModeStoreDown}
+	exec := store.Execution{Namespace: s.cfg.Namespace, Key: key, Attempt: 1, State: store.StateRunning, Started: store.MillisOf(began), Owner: s.owner, OwnerLabel: s.cfg.Label, Mode: store.ModeStoreDown}
 	a := &attempt{s: s, job: j, Run: newRun(exec, store.ModeStoreDown), unrecorded: true}
 	if !s.enter() {
 		s.release(adm)

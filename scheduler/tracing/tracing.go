@@ -39,9 +39,9 @@ var (
 // runs. Its methods are safe for concurrent use.
 type Tracer struct {
 	tracer  trace.Tracer
-	open    table[store.Beat, run]
+	open    table[attempt, run]
 	earlier table[store.ID, trace.SpanContext]
-	taken   table[store.Beat, struct{}] // taken over from a dead owner
+	taken   table[attempt, struct{}] // taken over from a dead owner
 }
 
 // run is an attempt in progress, with the context that children are made in.
@@ -108,7 +108,7 @@ func (t *Tracer) RunContext(ctx context.Context, e scheduler.RunStarted) context
 		span.AddEvent("due", trace.WithTimestamp(x.Key.Tick.Time()),
 			trace.WithAttributes(attribute.Float64("job.lateness_seconds", x.Started.Sub(x.Key.Tick).Seconds())))
 	}
-	t.open.put(beat(x), run{root, span})
+	t.open.put(attemptOf(x), run{root, span})
 	return root
 }
 
@@ -121,7 +121,15 @@ func (t *Tracer) past(ctx context.Context, name string, i scheduler.Interval) {
 	span.End(trace.WithTimestamp(i.To))
 }
 
-func beat(x *store.Execution) store.Beat { return store.Beat{ID: x.ID, Attempt: x.Attempt} }
+// attempt names one, also while it has no record and so no ID.
+type attempt struct {
+	id     store.ID
+	number int
+	job    string
+	tick   store.Millis
+}
+
+func attemptOf(x *store.Execution) attempt { return attempt{x.ID, x.Attempt, x.Key.Job, x.Key.Tick} }
 
 // links lead to the producer and to the attempt before.
 func (t *Tracer) links(ctx context.Context, x *store.Execution) []trace.Link {
@@ -131,7 +139,7 @@ func (t *Tracer) links(ctx context.Context, x *store.Execution) []trace.Link {
 			links = append(links, trace.Link{SpanContext: to, Attributes: []attribute.KeyValue{attribute.String("job.relation", relation)}})
 		}
 	}
-	_, takenOver := t.taken.take(beat(x))
+	_, takenOver := t.taken.take(attemptOf(x))
 	if x.TraceParent != "" {
 		link(parse(ctx, x.TraceParent), "producer")
 	}
@@ -185,7 +193,7 @@ func (t *Tracer) OnEvent(e scheduler.Event) {
 	switch e := e.(type) {
 	case scheduler.RunTakenOver:
 		if e.Execution.State == store.StateRunning {
-			t.taken.put(beat(&e.Execution), struct{}{})
+			t.taken.put(attemptOf(&e.Execution), struct{}{})
 		}
 	case scheduler.RunLost:
 		t.note(&e.Execution, "lost", attribute.String("job.cause", clip(e.Cause.Error())))
@@ -198,14 +206,14 @@ func (t *Tracer) OnEvent(e scheduler.Event) {
 
 // note adds an event to the span of a run.
 func (t *Tracer) note(x *store.Execution, name string, attrs ...attribute.KeyValue) {
-	if r, ok := t.open.get(beat(x)); ok {
+	if r, ok := t.open.get(attemptOf(x)); ok {
 		r.span.AddEvent(name, trace.WithAttributes(attrs...))
 	}
 }
 
 func (t *Tracer) finished(e *scheduler.RunFinished) {
 	x := &e.Execution
-	r, ok := t.open.take(beat(x))
+	r, ok := t.open.take(attemptOf(x))
 	if !ok {
 		return
 	}

@@ -222,6 +222,24 @@ func TestProducer(t *testing.T) {
 	})
 }
 
+// TestUnrecorded: runs that no store has given an ID are told apart.
+func TestUnrecorded(t *testing.T) {
+	spans := tracetest.NewSpanRecorder()
+	tracer := tracing.New(tracing.Config{Provider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))})
+	var runs []store.Execution
+	for _, job := range []string{"a", "b"} {
+		x := store.Execution{Key: store.Key{Class: store.ClassCron, Job: job, Tick: 1000}, Attempt: 1, Started: 1001, Mode: store.ModeStoreDown}
+		runs = append(runs, x)
+		tracer.RunContext(t.Context(), scheduler.RunStarted{Execution: x, Mode: x.Mode})
+	}
+	for _, x := range runs {
+		tracer.OnEvent(scheduler.RunFinished{Execution: x, State: store.StateSucceeded})
+	}
+	if len(spans.Ended()) != 2 || attrs(spans.Ended()[1].Attributes())["job.degraded_mode"] != string(store.ModeStoreDown) {
+		t.Errorf("%d spans ended, want two", len(spans.Ended()))
+	}
+}
+
 // TestEnds: however a run ends, its spans do, and say how.
 func TestEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
