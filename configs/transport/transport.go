@@ -17,7 +17,7 @@ import (
 // server whose certificate is verified, TLS 1.2 or later. It is on where Enabled or
 // any other field is set; the zero TLS is off.
 type TLS struct {
-	Enabled    bool   `yaml:"enabled"`
+	Enabled    bool   `yaml:"enabled"`     // encrypt, also where no other field is set; default false
 	CAFile     string `yaml:"ca_file"`     // PEM of those who sign the servers' certificates; default the system's authorities
 	CertFile   string `yaml:"cert_file"`   // PEM of this client's certificate; default none
 	KeyFile    string `yaml:"key_file"`    // PEM of its key; required with cert_file
