@@ -253,7 +253,7 @@ var laws = []rule{
 	{
 		from: []string{"scheduler/schedulerfx"},
 		may: all(base, fxLibrary, []string{
-			"scheduler", "scheduler/cronspec", "locks", "locks/driver", "leader", "leader/driver", "store", "github.com/robfig/cron/v3",
+			"scheduler", "scheduler/cronspec", "scheduler/switchwatch", "locks", "locks/driver", "leader", "leader/driver", "store", "github.com/robfig/cron/v3",
 		}),
 		reason: "fx is a thin layer on the core: no client and no backend come with it",
 	},

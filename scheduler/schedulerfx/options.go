@@ -40,6 +40,7 @@ type settings struct {
 	listeners      []scheduler.Listener
 	middlewareFrom any
 	listenersFrom  any
+	switchCentre   any
 }
 
 // WithElector takes a *leader.Elector from the graph, for gate leader. The scheduler
@@ -129,6 +130,9 @@ func module(s settings) fx.Option {
 	parts = append(parts,
 		oneOf(s.middlewareFrom, noMiddleware, "MiddlewareFrom", middlewareType),
 		oneOf(s.listenersFrom, noListeners, "ListenersFrom", listenersType))
+	if s.switchCentre != nil {
+		parts = append(parts, switchCentre(s.switchCentre))
+	}
 	return fx.Module("solotick", parts...)
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/solotick/solotick/locks/memlock"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/scheduler/schedulerfx"
+	"github.com/solotick/solotick/scheduler/switchwatch/switchwatchtest"
 	"github.com/solotick/solotick/store"
 	"github.com/solotick/solotick/store/gormstore"
 	"github.com/solotick/solotick/store/gormstore/sqlitedb"
@@ -402,4 +403,42 @@ func TestAsInTheReadme(t *testing.T) {
 		t.Error(err)
 	}
 	a.RequireStop()
+}
+
+// The switch follows the centre from start to stop, and a wrong constructor is named.
+func TestSwitchCentre(t *testing.T) {
+	centre := switchwatchtest.NewMemory()
+	value, err := scheduler.SwitchSetting{Mode: store.ModeStoreOnly, Reason: "r", By: "ann"}.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := centre.Save(t.Context(), value); err != nil {
+		t.Fatal(err)
+	}
+	thrown := make(chan scheduler.SwitchThrown, 10)
+	listen := schedulerfx.Listeners(scheduler.ListenerFunc(func(e scheduler.Event) {
+		if e, ok := e.(scheduler.SwitchThrown); ok {
+			thrown <- e
+		}
+	}))
+	compose := func(ctor any) fx.Option {
+		return app(schedulerfx.Options(config(), schedulerfx.WithoutLocker(), schedulerfx.WithLogger(), listen, schedulerfx.SwitchCentre(ctor)),
+			schedulerfx.Store(newStore), schedulerfx.Jobs(scheduler.QueueFunc("q", nothing)))
+	}
+	a := fxtest.New(t, compose(func() *switchwatchtest.Memory { return centre })).RequireStart()
+	if e := <-thrown; !e.Fleet || e.To == nil || e.To.Mode != store.ModeStoreOnly {
+		t.Errorf("%+v", e)
+	}
+	if err := centre.Save(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-thrown; e.To != nil {
+		t.Errorf("%+v", e)
+	}
+	a.RequireStop()
+	for _, wrong := range []any{centre, func() string { return "" }} {
+		if err := fx.New(compose(wrong), fx.NopLogger).Err(); err == nil || !strings.Contains(err.Error(), "SwitchCentre") {
+			t.Errorf("%T: %v", wrong, err)
+		}
+	}
 }

@@ -2,6 +2,8 @@ package switchwatchtest
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -40,18 +42,36 @@ const (
 	fleet  = 4
 )
 
-// throws is how often the fleet is turned: SOLOTICK_SWITCH_THROWS, or a few times.
-func throws(tb testing.TB) int {
-	tb.Helper()
-	text := os.Getenv("SOLOTICK_SWITCH_THROWS")
-	if text == "" {
-		return 5
+// throws is how often the fleet is turned: a few times, or as often as SOLOTICK_SOAK
+// says, if that is a number.
+func throws() int {
+	if n, err := strconv.Atoi(os.Getenv("SOLOTICK_SOAK")); err == nil && n > 0 {
+		return n
 	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		tb.Fatalf("SOLOTICK_SWITCH_THROWS=%q: write a number of throws", text)
+	return 5
+}
+
+// figures of the long form.
+type figures struct {
+	Test      string `json:"test"`
+	Throws    int    `json:"throws"`
+	Processes int    `json:"processes"`
+	Slowest   string `json:"slowest"`
+}
+
+// note appends figures to the file that SOLOTICK_SOAK_RESULT names, a line each.
+func (e *env) note(f figures) {
+	e.Logf("%+v", f)
+	path := os.Getenv("SOLOTICK_SOAK_RESULT")
+	if path == "" {
+		return
 	}
-	return n
+	line, err := json.Marshal(f)
+	e.must(err)
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	e.must(err)
+	_, err = file.Write(append(line, '\n'))
+	e.must(errors.Join(err, file.Close()))
 }
 
 // Run runs the suite. Each case gets a backend without a value.
@@ -259,7 +279,7 @@ func turns(e *env) {
 		e.must(p.obeys(nil, stuck)) // they have looked
 	}
 	slowest := time.Duration(0)
-	for n := range throws(e) {
+	for n := range throws() {
 		want := setting(n)
 		if n%5 == 4 {
 			want = nil
@@ -276,7 +296,7 @@ func turns(e *env) {
 			e.Errorf("throw %d: the fleet took %v to turn", n, took)
 		}
 	}
-	e.Logf("slowest of %d throws over %d processes: %v", throws(e), fleet, slowest)
+	e.note(figures{e.Name(), throws(), fleet, slowest.Round(100 * time.Microsecond).String()})
 }
 
 func last(e *env) {

@@ -1,0 +1,120 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const degradeFile = `namespace: shop
+scheduler: {lease: 2s}
+jobs:
+  - name: beat
+    cron: "@every 1s"
+    misfire: fire_all
+    exec: [sh, -c, "echo $SOLOTICK_TICK >> ticks"]
+`
+
+var logTime = regexp.MustCompile(`time=(\S+)`)
+
+// obeyed waits until the worker says that it has obeyed, and tells when that was.
+func obeyed(t *testing.T, w *process, what string) time.Time {
+	t.Helper()
+	line := w.stderr.await(t, what)
+	at, err := time.Parse(time.RFC3339, logTime.FindStringSubmatch(line)[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// TestSwitchOfAllWorkers: one command turns three workers within a second, as often as
+// it is given; a setting ends by itself on all of them; the audit has all of it, and no
+// tick runs twice or is lost meanwhile.
+func TestSwitchOfAllWorkers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	config := writeFile(t, dir, "solotick.yaml", degradeFile)
+	solotick(t, dir, "migrate", "up", "-c", config)
+	workers := make([]*process, 3)
+	for i := range workers {
+		workers[i] = start(t, dir, "run", "-c", config)
+	}
+	for _, w := range workers {
+		w.stderr.await(t, "worker starts")
+	}
+	awaitFile(t, filepath.Join(dir, "ticks"), 1)
+	throw := func(what string, args ...string) {
+		t.Helper()
+		solotick(t, dir, append([]string{"degrade"}, append(args, "-c", config, "--yes")...)...)
+		thrown := time.Now()
+		for i, w := range workers {
+			if late := obeyed(t, w, what).Sub(thrown); late > time.Second {
+				t.Errorf("worker %d: %s: obeyed %v after the command had ended", i, what, late)
+			}
+		}
+	}
+
+	throws := 4
+	if n, err := strconv.Atoi(os.Getenv("SOLOTICK_SOAK")); err == nil && n > 0 {
+		throws = n
+	}
+	for n := range throws {
+		reason := fmt.Sprintf("throw %d.", n)
+		mode := []string{"store_only", "local_mutex", "off", "auto"}[n%4]
+		throw(`reason="`+reason+`"`, "set", mode, "--for", "10m", "--reason", reason)
+	}
+	throw(`to=configuration`, "clear", "--reason", "enough")
+
+	throw(`reason=upgrade`, "set", "store_only", "--for", "3s", "--reason", "upgrade")
+	for i, w := range workers {
+		w.stderr.await(t, "source=expiry")
+		if strings.Count(w.stderr.all(), "source=expiry") != 1 {
+			t.Errorf("worker %d: what was cleared or replaced ended, too", i)
+		}
+	}
+	before := query(t, dir, "SELECT count(*) FROM solotick_executions WHERE state = 3")
+	if n := query(t, dir, "SELECT count(*) FROM solotick_executions WHERE mode = 'store_only'"); n == 0 {
+		t.Error("no run is marked with the mode")
+	}
+	awaitFile(t, filepath.Join(dir, "ticks"), before+2)
+	out := solotick(t, dir, "degrade", "history", "-c", config)
+	for _, want := range []string{`all +cli +\S+ +file +forced store_only +\S+ +upgrade`, `all +expiry +\S+ +forced store_only +file +- +upgrade`, `all +cli +\S+ +auto +file +- +enough`} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("history has no %s:\n%s", want, out)
+		}
+	}
+	for _, w := range workers {
+		w.signal(syscall.SIGTERM)
+	}
+	for i, w := range workers {
+		if code := w.wait(); code != 0 {
+			t.Errorf("worker %d: exit code %d", i, code)
+		}
+	}
+
+	text, err := os.ReadFile(filepath.Join(dir, "ticks"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for tick := range strings.FieldsSeq(string(text)) {
+		if seen[tick] {
+			t.Errorf("tick %s ran twice", tick)
+		}
+		seen[tick] = true
+	}
+	first := query(t, dir, "SELECT min(tick_ms) FROM solotick_executions WHERE state = 3")
+	last := query(t, dir, "SELECT max(tick_ms) FROM solotick_executions WHERE state = 3")
+	if want := (last-first)/1000 + 1; len(seen) != want {
+		t.Errorf("%d ticks ran, want %d", len(seen), want)
+	}
+}
