@@ -52,7 +52,8 @@ func LiveKeys() []string {
 // asked until ctx ends: then the error matches store.ErrUnavailable, and schedules may
 // be in force already that this process does not have: call Apply again.
 //
-// Before Start it only replaces the set. Calls wait for each other.
+// Before Start it only replaces the set. Calls wait for each other, and for the first
+// registration, until ctx ends; its error is the answer then.
 func (s *Scheduler) Apply(ctx context.Context, jobs ...Job) (Changes, error) {
 	return s.change(ctx, nil, jobs)
 }

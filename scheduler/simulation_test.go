@@ -26,7 +26,8 @@ import (
 // TestSimulation lets replicas live through a random history of faults, drawn from
 // a seed, on virtual time: requests that fail before or after they are executed,
 // that hang, that are late; partitions, deaths, stops and starts, edits of a
-// schedule, pauses, turns of the switch. Then all heals, and the record must be
+// schedule and of the set of jobs, of a replica that goes on or of one that starts
+// anew, pauses, turns of the switch. Then all heals, and the record must be
 // what the design promises: see simulation.check.
 //
 //	SOLOTICK_SIM_SEEDS=500  runs the seeds 1 to 500; 10 is the default
@@ -124,6 +125,12 @@ func simulate(t *testing.T, seed uint64) {
 			t.Error(err)
 		}
 	}
+	// Whose last change was refused by a store that did not answer tries it again.
+	for _, r := range s.c.Replicas {
+		if !r.Dead() {
+			s.apply(r, time.Minute)
+		}
+	}
 	time.Sleep(simQuiet)
 	s.check()
 	if t.Failed() {
@@ -167,6 +174,12 @@ func (s *simulation) makeJobs(r *schedulertest.Replica) []scheduler.Job {
 		for _, j := range list {
 			s.jobs = append(s.jobs, j.Name())
 		}
+	}
+	s.mu.Lock()
+	visits := s.generation%2 == 1 // there for one generation, gone in the next
+	s.mu.Unlock()
+	if visits {
+		list = append(list, scheduler.Cron("visits", "@every 2s", s.handler(r, short, false), all))
 	}
 	return append(list, scheduler.QueueFunc("queue", s.handler(r, short, true), scheduler.Retry(20, 100*time.Millisecond, time.Second)))
 }
@@ -259,6 +272,18 @@ func (s *simulation) commit(ctx context.Context, r *schedulertest.Replica, run *
 	return err
 }
 
+// apply gives the replica the jobs of the present generation.
+func (s *simulation) apply(r *schedulertest.Replica, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	changes, err := r.Apply(ctx, s.makeJobs(r)...)
+	s.note("replica %d: jobs applied: %+v, %v", r.ID, changes, err)
+	away := errors.Is(err, store.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
+	if err != nil && r.Health().Running && (!away || patience == time.Minute) {
+		s.t.Errorf("replica %d: jobs not applied: %v", r.ID, err)
+	}
+}
+
 // turn does one thing to the cluster.
 func (s *simulation) turn() {
 	live := slices.DeleteFunc(slices.Clone(s.c.Replicas), func(r *schedulertest.Replica) bool { return r.Dead() })
@@ -334,7 +359,7 @@ func (s *simulation) operator() {
 	for i := 0; time.Now().Before(s.end); i++ {
 		time.Sleep(time.Duration(s.n(4000)) * time.Millisecond)
 		job := s.jobs[s.n(len(s.jobs))]
-		switch s.n(4) {
+		switch s.n(5) {
 		case 0, 1:
 			lane := fmt.Sprint("lane", s.n(3), ":")
 			key := store.Key{Class: store.ClassKey, Job: "queue", Name: lane + fmt.Sprint(i)}
@@ -345,6 +370,19 @@ func (s *simulation) operator() {
 			}
 			s.queued = append(s.queued, key)
 		case 2:
+			live := slices.DeleteFunc(slices.Clone(s.c.Replicas), func(r *schedulertest.Replica) bool { return r.Dead() })
+			if s.n(2) == 0 {
+				s.mu.Lock()
+				s.generation++
+				s.mu.Unlock()
+				s.note("jobs edited")
+			}
+			for range 1 + s.n(len(live)) {
+				if r := live[s.n(len(live))]; !r.Dead() && r.Health().Running {
+					s.apply(r, time.Duration(1+s.n(4000))*time.Millisecond)
+				}
+			}
+		case 3:
 			p := store.Pause{Namespace: schedulertest.Namespace, Job: job, Off: s.n(2) == 0, For: time.Duration(1+s.n(10000)) * time.Millisecond}
 			s.note("pause %+v", p)
 			if _, err := s.c.Store.SetPause(ctx, p); err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -365,7 +403,11 @@ func (s *simulation) operator() {
 // check looks at the record after everything has healed.
 func (s *simulation) check() {
 	now := store.MillisOf(time.Now())
-	survey, err := s.c.Store.Survey(s.t.Context(), schedulertest.Namespace, s.jobs)
+	jobs := s.jobs
+	if s.generation%2 == 1 {
+		jobs = append(slices.Clone(jobs), "visits")
+	}
+	survey, err := s.c.Store.Survey(s.t.Context(), schedulertest.Namespace, jobs)
 	if err != nil {
 		s.t.Fatal(err)
 	}
