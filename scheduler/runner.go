@@ -206,7 +206,7 @@ func (a *attempt) gateLost(cause error, unavailable bool) {
 		if !a.unrecorded {
 			a.degrade(mode)
 		}
-		a.s.log.Warn("coordinator is unavailable; the run goes on under its lease in the store", "job", a.Job(), "run", a.ID(), "mode", mode)
+		a.log().WarnContext(a.ctx, "coordinator is unavailable; the run goes on under its lease in the store", "mode", mode)
 		return
 	}
 	a.lose(fmt.Errorf("%w: %w", ErrGateLost, cause))
