@@ -118,6 +118,9 @@ func simulate(t *testing.T, seed uint64) {
 		if !r.Dead() {
 			r.Store.Heal()
 			r.Lock.Heal()
+			if err := errors.Join(r.SetDegradation(scheduler.Degradation{}), r.Switch().SetFleet(nil), r.Switch().Clear("simulation", "over")); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 	for _, job := range s.jobs {
@@ -389,14 +392,34 @@ func (s *simulation) operator() {
 				s.t.Error(err)
 			}
 		default:
-			d := scheduler.Degradation{Mode: scheduler.Modes()[s.n(3)], After: time.Duration(s.n(4)) * time.Second, RecoverAfter: 3 * time.Second}
-			s.note("switch %s after %v", d.Mode, d.After)
-			for _, r := range slices.Clone(s.c.Replicas) {
-				if err := r.SetDegradation(d); err != nil {
-					s.t.Error(err)
-				}
-			}
+			s.throw()
 		}
+	}
+}
+
+// throw sets the switch by one of its ways. A fleet is not told at one instant.
+func (s *simulation) throw() {
+	d := scheduler.Degradation{
+		Switch: scheduler.SwitchPositions()[max(0, s.n(6)-3)], Mode: scheduler.Modes()[s.n(3)],
+		After: time.Duration(s.n(4)) * time.Second, RecoverAfter: 3 * time.Second,
+	}
+	set := scheduler.SwitchSetting{Position: d.Switch, Mode: d.Mode, Reason: "chaos", By: "simulation", Until: time.Now().Add(time.Duration(1+s.n(8)) * time.Second)}
+	way := s.n(3)
+	s.note("switch by way %d: %s %s after %v", way, d.Switch, d.Mode, d.After)
+	for i, r := range slices.Clone(s.c.Replicas) {
+		var err error
+		switch {
+		case way == 0:
+			err = r.SetDegradation(d)
+		case way == 1:
+			err = r.Switch().SetFleet(&set)
+		case i == 0:
+			err = r.Switch().Set(set)
+		}
+		if err != nil && !strings.Contains(err.Error(), "is over") { // the replica's clock may be ahead
+			s.t.Error(err)
+		}
+		time.Sleep(time.Duration(s.n(400)) * time.Millisecond)
 	}
 }
 
