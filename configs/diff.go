@@ -83,7 +83,7 @@ func (l *Loaded) file() Config {
 // own is one value.
 func differing(path string, a, b reflect.Value) []string {
 	var out []string
-	if raw, ok := a.Interface().(strictyaml.Raw); ok {
+	if raw, ok := reflect.TypeAssert[strictyaml.Raw](a); ok {
 		if !raw.Equal(b.Interface().(strictyaml.Raw)) {
 			return []string{path}
 		}

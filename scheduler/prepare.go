@@ -188,11 +188,11 @@ func (j *job) learn(s *Scheduler, state store.JobState) {
 // learn reports whether another schedule is in force.
 func (r *reign) learn(revisions []store.Revision, hash string) (superseded bool) {
 	r.until = 1 // a schedule that the store did not take owns no tick
-	for i := len(revisions) - 1; i >= 0; i-- {
-		if revisions[i].Hash != hash {
+	for i, rev := range slices.Backward(revisions) {
+		if rev.Hash != hash {
 			continue
 		}
-		r.from, r.until = revisions[i].From, 0
+		r.from, r.until = rev.From, 0
 		if i+1 < len(revisions) {
 			r.until = revisions[i+1].From
 		}
