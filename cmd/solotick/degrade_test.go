@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/solotick/solotick/internal/testenv"
 )
 
 const degradeFile = `namespace: shop
@@ -52,12 +54,14 @@ func TestSwitchOfAllWorkers(t *testing.T) {
 		w.stderr.await(t, "worker starts")
 	}
 	awaitFile(t, filepath.Join(dir, "ticks"), 1)
+	slowest := time.Duration(0)
 	throw := func(what string, args ...string) {
 		t.Helper()
 		solotick(t, dir, append([]string{"degrade"}, append(args, "-c", config, "--yes")...)...)
 		thrown := time.Now()
 		for i, w := range workers {
-			if late := obeyed(t, w, what).Sub(thrown); late > time.Second {
+			late := obeyed(t, w, what).Sub(thrown)
+			if slowest = max(slowest, late); late > time.Second {
 				t.Errorf("worker %d: %s: obeyed %v after the command had ended", i, what, late)
 			}
 		}
@@ -81,6 +85,7 @@ func TestSwitchOfAllWorkers(t *testing.T) {
 			t.Errorf("worker %d: what was cleared or replaced ended, too", i)
 		}
 	}
+	t.Logf("slowest of %d throws over %d workers: %v after the command had ended", throws+2, len(workers), slowest)
 	before := query(t, dir, "SELECT count(*) FROM solotick_executions WHERE state = 3")
 	if n := query(t, dir, "SELECT count(*) FROM solotick_executions WHERE mode = 'store_only'"); n == 0 {
 		t.Error("no run is marked with the mode")
@@ -116,5 +121,55 @@ func TestSwitchOfAllWorkers(t *testing.T) {
 	last := query(t, dir, "SELECT max(tick_ms) FROM solotick_executions WHERE state = 3")
 	if want := (last-first)/1000 + 1; len(seen) != want {
 		t.Errorf("%d ticks ran, want %d", len(seen), want)
+	}
+}
+
+// TestSwitchInACentre: with the setting in a server of its own, a worker obeys, the
+// audit is in the store, and a store that is away is warned about and no more.
+func TestSwitchInACentre(t *testing.T) {
+	t.Parallel()
+	for name, centre := range map[string]func(t *testing.T) string{
+		"redis": func(t *testing.T) string {
+			s := testenv.SharedRedis(t)
+			return fmt.Sprintf("redis: {addrs: [%s], db: %d}", s.Addr, s.DB)
+		},
+		"etcd": func(t *testing.T) string {
+			s := testenv.SharedEtcd(t)
+			return fmt.Sprintf("etcd: {endpoints: [%s], prefix: %s}", s.Addr, s.Name)
+		},
+		"zookeeper": func(t *testing.T) string {
+			s := testenv.SharedZooKeeper(t)
+			return fmt.Sprintf("zookeeper: {servers: [%s], prefix: /%s}", s.Addr, s.Name)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, part := t.TempDir(), centre(t)
+			config := writeFile(t, dir, "solotick.yaml", degradeFile+"degradation: {centre: {driver: "+name+", "+part+"}}\n")
+			// Reached as the locks are, and with a store that nobody answers for.
+			away := writeFile(t, dir, "away.yaml", "namespace: shop\nstore: {driver: postgres, dsn: \"postgres://shop@127.0.0.1:1/shop\"}\n"+
+				"locks: {driver: "+name+", "+part+"}\ndegradation: {centre: {driver: "+name+"}}\n")
+			w := start(t, dir, "run", "-c", config)
+			w.stderr.await(t, "worker starts")
+			solotick(t, dir, "degrade", "set", "store_only", "-c", config, "--for", "10m", "--reason", "first", "--yes")
+			w.stderr.await(t, "reason=first")
+			if out := solotick(t, dir, "degrade", "-c", away); !strings.Contains(out, name+": forced store_only") {
+				t.Error(out)
+			}
+			if out := solotick(t, dir, "degrade", "set", "off", "-c", away, "--no-expiry", "--reason", "second", "--yes"); !strings.Contains(out, "warning: the store is away") {
+				t.Error(out)
+			}
+			w.stderr.await(t, "reason=second")
+			solotick(t, dir, "degrade", "clear", "-c", config, "--reason", "third", "--yes")
+			w.stderr.await(t, "to=configuration")
+			out := solotick(t, dir, "degrade", "history", "-c", config)
+			if !strings.Contains(out, "first") || strings.Contains(out, "second") || !strings.Contains(out, "third") {
+				t.Errorf("history:\n%s", out)
+			}
+			w.signal(syscall.SIGTERM)
+			if code := w.wait(); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+		})
 	}
 }
