@@ -106,6 +106,13 @@ func (w *Switch) settle() (next time.Duration, doubt []Gate) {
 			w.s.log.Info("degradation mode left", "coordinator", e.Coordinator)
 			w.s.taking(func() { w.s.revive(Gate(e.Coordinator)) })
 		}
+		if e.On {
+			for _, j := range w.s.sorted() {
+				if j.o.gate == Gate(e.Coordinator) {
+					j.dropQuestion()
+				}
+			}
+		}
 		w.s.emit(e)
 		nudge(w.s.sweepNow)
 		nudge(w.s.fetchNow)

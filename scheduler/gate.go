@@ -43,18 +43,37 @@ func (s *Scheduler) release(adm admission) {
 // admit brings a tick through its gate. It is false when the tick is not this
 // process's: another one holds the gate, or the mode is to fail fast. While the
 // coordinator cannot answer and no mode is taken yet, it waits, until a newer
-// tick of the job comes to wait in its place.
+// tick of the job comes to wait in its place. The answer to a question is waited for
+// until a mode is taken, also when a newer tick has come: with answers that take
+// longer than the time between two ticks, none would come otherwise.
 func (s *Scheduler) admit(j *job, tick store.Millis) (admission, bool) {
 	ctx, done := j.latest(s.intake)
 	defer done()
-	j.ask(1)
-	defer j.ask(-1)
+	defer j.ask(tick)()
 	began := time.Now()
 	for try := 0; ; try++ {
+		changed := s.switcher.changes()
 		if mode, degraded := s.switcher.degraded(j); degraded {
 			return s.admitDegraded(j, mode)
 		}
-		adm, verdict := s.ask(ctx, j, tick)
+		select {
+		case j.turn <- struct{}{}:
+		case <-changed:
+			continue
+		case <-ctx.Done():
+			return admission{}, false
+		}
+		asking, end := j.question(s.intake)
+		if _, degraded := s.switcher.degraded(j); degraded {
+			end()
+			continue
+		}
+		adm, verdict := s.ask(asking, j, tick)
+		dropped := asking.Err() != nil && s.intake.Err() == nil
+		end()
+		if dropped && verdict == gateHeld {
+			continue // a mode is taken
+		}
 		switch verdict {
 		case gateOpen:
 			if j.o.gate != GateNone {
@@ -64,7 +83,7 @@ func (s *Scheduler) admit(j *job, tick store.Millis) (admission, bool) {
 		case gateHeld:
 			return admission{}, false
 		case gateUnavailable:
-			changed := s.switcher.changes()
+			changed = s.switcher.changes()
 			if _, degraded := s.switcher.degraded(j); degraded {
 				continue
 			}

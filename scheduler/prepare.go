@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,8 +33,14 @@ type work struct {
 	running int        // runs of it in progress here
 	local   sync.Mutex // mode local_mutex
 	giveUp  func()     // ends the wait of the tick that waits for the gate
-	asking  int        // ticks that wait for the gate's answer
-	version int64      // of the state that was learned last
+	asking  map[store.Millis]int
+	turn    chan struct{} // capacity 1: held by the tick that asks the gate
+	drop    func()        // drops its question
+	version int64         // of the state that was learned last
+}
+
+func newWork() *work {
+	return &work{asking: map[store.Millis]int{}, turn: make(chan struct{}, 1)}
 }
 
 // reign is the time in which a job's schedule is in force, by the store: the ticks
@@ -62,7 +69,7 @@ func (s *Scheduler) prepare(cfg *Config, given Job) (*job, error) {
 	if given.err != nil {
 		return nil, given.err
 	}
-	j := &job{Job: given, given: given, elector: s.lead.of(given.name), work: new(work), reign: new(reign)}
+	j := &job{Job: given, given: given, elector: s.lead.of(given.name), work: newWork(), reign: new(reign)}
 	o := &j.o
 	bad := func(format string, args ...any) (*job, error) {
 		return nil, fmt.Errorf("scheduler: job %q: %s", j.name, fmt.Sprintf(format, args...))
@@ -247,17 +254,48 @@ func (j *job) busyHere() bool {
 	return j.running > 0
 }
 
-// ask counts the ticks that wait for the gate's answer, n at a time.
-func (j *job) ask(n int) {
+// ask notes that the tick waits for the gate's answer, until done.
+func (j *job) ask(tick store.Millis) (done func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.asking += n
+	j.asking[tick]++
+	return func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if j.asking[tick]--; j.asking[tick] == 0 {
+			delete(j.asking, tick)
+		}
+	}
 }
 
-func (j *job) isAsking() bool {
+// question is put with the context, which dropQuestion ends too. The caller has the
+// turn, and end gives it to the next.
+func (j *job) question(parent context.Context) (ctx context.Context, end func()) {
+	ctx, cancel := context.WithCancel(parent)
+	j.mu.Lock()
+	j.drop = cancel
+	j.mu.Unlock()
+	return ctx, func() { cancel(); <-j.turn }
+}
+
+// dropQuestion ends the question that waits for the gate's answer, if there is one.
+func (j *job) dropQuestion() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.asking > 0
+	if j.drop != nil {
+		j.drop()
+	}
+}
+
+// beforeAsking is the instant up to which no tick waits for the gate's answer here,
+// to at most. What waits is not the sweep's yet; what came before it is.
+func (j *job) beforeAsking(to store.Millis) store.Millis {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for tick := range j.asking {
+		to = min(to, tick-1)
+	}
+	return to
 }
 
 // row is the record of one occurrence of the job, before it exists.

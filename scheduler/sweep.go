@@ -151,10 +151,12 @@ func (s *Scheduler) settle(set *jobSet, survey store.Surveyed) error {
 		j.learn(s, state)
 		// While a coordinator has not answered and no mode is taken, the job's ticks
 		// wait unrecorded.
-		if j.isSuperseded() || j.isAsking() || s.awaitsJournals(j) || s.switcher.doubtful(j) || !s.leads(j) || !j.owes(state, to) {
+		if j.isSuperseded() || s.awaitsJournals(j) || s.switcher.doubtful(j) || !s.leads(j) {
 			continue
 		}
-		due = append(due, store.SettleJob{Job: state.Job, Seen: state.Settled, To: to})
+		if to := j.beforeAsking(to); to > state.Settled && j.owes(state, to) {
+			due = append(due, store.SettleJob{Job: state.Job, Seen: state.Settled, To: to})
+		}
 	}
 	for len(due) > 0 {
 		n := min(len(due), settleMost)

@@ -31,6 +31,8 @@ type Options struct {
 	Jobs func(r *Replica) []scheduler.Job
 	// Configure adjusts a replica's configuration, such as its ClockOffset.
 	Configure func(r *Replica, cfg *scheduler.Config)
+	// Locks are the settings of the replicas' lockers; Label is the replica's.
+	Locks locks.Config
 	// Logs, if set, gets the replicas' logs. Default: they are dropped.
 	Logs io.Writer
 }
@@ -92,7 +94,9 @@ func (c *Cluster) Start() *Replica {
 	r := &Replica{ID: len(c.Replicas), Cluster: c, Store: storetest.NewFaulty(c.Store)}
 	r.Lock = lockstest.NewFaulty(memlock.NewDriver(c.Locks))
 	var err error
-	if r.locker, err = locks.New(r.Lock.Driver(), locks.Config{Label: fmt.Sprint("replica ", r.ID)}); err != nil {
+	settings := c.opts.Locks
+	settings.Label = fmt.Sprint("replica ", r.ID)
+	if r.locker, err = locks.New(r.Lock.Driver(), settings); err != nil {
 		c.tb.Fatalf("locker: %v", err)
 	}
 	cfg := scheduler.Config{Namespace: Namespace, Label: fmt.Sprint("replica ", r.ID)}
