@@ -116,7 +116,7 @@ func TestYAMLLoads(t *testing.T) {
 		l, err := configs.Parse(b.file, []byte(b.text), configs.Options{
 			StoreDrivers: []string{"sqlite", "postgres", "mariadb", "mysql"},
 			Env:          func(string) (string, bool) { return "set", true },
-			ReadFile:     func(string) ([]byte, error) { return []byte("read"), nil },
+			ReadFile:     func(string) ([]byte, error) { return []byte("read, and long enough"), nil },
 		})
 		if err != nil {
 			t.Error(err)
