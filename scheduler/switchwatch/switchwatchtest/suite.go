@@ -327,9 +327,7 @@ func broken(e *env) {
 	}
 	e.throw(thrower, setting(2))
 	e.must(p.obeys(setting(2), stuck))
-	if s := p.Status(); s.Refused != "" {
-		e.Errorf("still refused: %+v", s)
-	}
+	e.await(p, "obeying", func(s switchwatch.Status) bool { return s.Refused == "" })
 }
 
 // faulty starts a process behind faults, at a setting.
