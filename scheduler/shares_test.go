@@ -48,7 +48,7 @@ func load(c *schedulertest.Cluster, from, to time.Time) map[int]int {
 func TestLeadershipIsSharedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const (
-			period = 5 * time.Second
+			period = 10 * time.Second
 			ttl    = 10 * time.Second // of the locker
 			n      = 600
 		)
@@ -60,7 +60,7 @@ func TestLeadershipIsSharedOut(t *testing.T) {
 			Jobs: func(r *schedulertest.Replica) []scheduler.Job {
 				var list []scheduler.Job
 				for i := range n {
-					list = append(list, scheduler.Cron(fmt.Sprintf("job-%03d", i), "@every 5s", effect(r), scheduler.OnMisfire(scheduler.MisfireFireAll)))
+					list = append(list, scheduler.Cron(fmt.Sprintf("job-%03d", i), "@every 10s", effect(r), scheduler.OnMisfire(scheduler.MisfireFireAll)))
 				}
 				return list
 			},
