@@ -46,6 +46,7 @@ type cluster struct {
 type replica struct {
 	name string
 	cmd  *exec.Cmd
+	logs string // the file of what it logged
 	done chan struct{}
 }
 
@@ -108,7 +109,7 @@ func (c *cluster) replica(name string, offset time.Duration) *replica {
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}
-	r := &replica{name: name, cmd: cmd, done: make(chan struct{})}
+	r := &replica{name: name, cmd: cmd, logs: logs.Name(), done: make(chan struct{})}
 	c.mu.Lock()
 	c.replicas[name] = r
 	c.mu.Unlock()

@@ -66,6 +66,8 @@ type plan struct {
 	Mode       store.Mode
 	After      time.Duration
 	Recover    time.Duration
+	Journal    string // its directory
+	EffectDB   string // database of plain effects, by default the store's
 	Jobs       []planJob
 }
 
@@ -79,6 +81,7 @@ type planJob struct {
 	Plain   bool // no guard: the effect is a plain insert
 	Misfire scheduler.Misfire
 	Overlap scheduler.Overlap
+	Down    scheduler.StoreDown
 }
 
 // effectRow is what a run of a job leaves behind, in a table of the jobs' own.
@@ -169,15 +172,21 @@ func work(text string) (err error) {
 		return err
 	}
 	s, err := scheduler.New(scheduler.Config{
-		Namespace: "e2e", Gate: p.Gate, Lease: p.Lease, ClockOffset: p.Offset, Label: p.Name, PollInterval: 500 * time.Millisecond,
+		Namespace: "e2e", Journal: p.Journal, Gate: p.Gate, Lease: p.Lease, ClockOffset: p.Offset, Label: p.Name, PollInterval: 500 * time.Millisecond,
 		Degradation: scheduler.Degradation{Mode: p.Mode, After: p.After, RecoverAfter: p.Recover},
 	}, deps)
 	if err != nil {
 		return err
 	}
-	guard := idempotent.New(st)
+	guard, effects := idempotent.New(st), db
+	if p.EffectDB != "" {
+		if effects, err = sqlitedb.Open(p.EffectDB, nil); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, sqlitedb.Close(effects)) }()
+	}
 	for _, j := range p.Jobs {
-		if err := s.Add(p.job(j, guard, db)); err != nil {
+		if err := s.Add(p.job(j, guard, effects)); err != nil {
 			return err
 		}
 	}
@@ -210,6 +219,9 @@ func (p plan) job(j planJob, guard *idempotent.Guard, db *gorm.DB) scheduler.Job
 	}
 	if j.Overlap != "" {
 		opts = append(opts, scheduler.OnOverlap(j.Overlap))
+	}
+	if j.Down != "" {
+		opts = append(opts, scheduler.WhenStoreDown(j.Down))
 	}
 	return scheduler.Cron(j.Name, j.Spec, func(ctx context.Context, run *scheduler.Run) error {
 		n := note{What: "began", Job: j.Name, Tick: run.Tick().UnixMilli(), Attempt: run.Attempt()}
