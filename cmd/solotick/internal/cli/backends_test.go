@@ -96,8 +96,8 @@ func TestDocumentedFilesAreGood(t *testing.T) {
 	drivers := map[string]bool{}
 	check := func(name, text string) {
 		o := known()
-		o.Env = func(string) (string, bool) { return "set", true }
-		o.ReadFile = func(string) ([]byte, error) { return []byte("read.db"), nil }
+		o.Env = func(string) (string, bool) { return "set to what is long enough", true }
+		o.ReadFile = func(string) ([]byte, error) { return []byte("read-by-the-test.db"), nil }
 		l, err := configs.Parse(name, []byte(text), o)
 		if err != nil {
 			t.Errorf("%v, in\n%s", err, text)
