@@ -90,3 +90,29 @@ func TestQuietWhenHealthy(t *testing.T) {
 		}
 	})
 }
+
+// TestQuietWhileTicksAreSkipped: a mode that fails fast for ten minutes is two lines of
+// each replica, taken and left, and one for what is made up for, however many ticks it skips.
+func TestQuietWhileTicksAreSkipped(t *testing.T) {
+	bubble(t, "fail_fast", func(t *testing.T) {
+		log := new(lines)
+		c := schedulertest.New(t, schedulertest.Options{Logs: log, Jobs: func(r *schedulertest.Replica) []scheduler.Job {
+			return []scheduler.Job{scheduler.Cron("j", "@every 2s", effect(r))}
+		}})
+		untilMinute(t)
+		for _, r := range c.Replicas {
+			r.CutLocks()
+		}
+		time.Sleep(time.Minute)
+		log.take(t) // of the beginning
+		time.Sleep(10 * time.Minute)
+		if skipped := len(c.Rows("j")); skipped < 300 {
+			t.Fatalf("%d ticks are recorded", skipped)
+		}
+		for _, line := range log.take(t) {
+			if !strings.Contains(line, "level=DEBUG") {
+				t.Errorf("ticks that are skipped say: %s", line)
+			}
+		}
+	})
+}

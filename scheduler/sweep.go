@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -187,7 +188,8 @@ func (s *Scheduler) settleBatch(set *jobSet, jobs []store.SettleJob) error {
 	}
 	for _, e := range events {
 		if e.Rows > 0 || e.Ranged > 0 {
-			s.log.Info("ticks without a record settled", "job", e.Job, "to_run", e.Pending, "rows", e.Rows, "in_ranges", e.Ranged)
+			s.log.Log(s.intake, settledLevel(e), "ticks without a record settled",
+				"job", e.Job, "to_run", e.Pending, "rows", e.Rows, "in_ranges", e.Ranged)
 			s.emit(e)
 		}
 	}
@@ -195,6 +197,17 @@ func (s *Scheduler) settleBatch(set *jobSet, jobs []store.SettleJob) error {
 		s.Wake()
 	}
 	return nil
+}
+
+// settledLevel keeps quiet about ticks that were merely skipped: while a mode fails
+// fast every sweep has some, and that the mode is taken has been said.
+func settledLevel(e TicksSettled) slog.Level {
+	for _, c := range e.Counts {
+		if c.State != store.StateSkipped {
+			return slog.LevelInfo
+		}
+	}
+	return slog.LevelDebug
 }
 
 // countSettled is what a settlement says of the job's ticks.
