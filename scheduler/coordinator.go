@@ -16,6 +16,7 @@ type coordinator struct {
 	healthy  time.Time // answering again since, while degraded
 	away     bool      // unavailable for long enough, by the rules of SwitchAuto
 	degraded bool      // the mode is taken, by whichever position of the switch
+	waits    bool      // away with the switch off, which was told
 	probing  bool
 	err      error
 }
@@ -55,6 +56,27 @@ func (w *Switch) failed(g Gate, err error) {
 	w.changedLocked()
 }
 
+// waitingLocked returns what is to be told of ticks that wait because no mode may be taken, or
+// do so no more, nil for nothing: nothing else would tell why nothing runs.
+func (w *Switch) waitingLocked(g Gate, c *coordinator) (tell func()) {
+	waits := c.away && w.now.at == SwitchOff
+	if waits == c.waits {
+		return nil
+	}
+	c.waits = waits
+	err := c.err
+	switch {
+	case waits:
+		return func() {
+			w.s.log.Warn("coordinator is unavailable; ticks wait: the switch is off", "coordinator", g, "error", err)
+		}
+	case !c.away:
+		return func() { w.s.log.Info("coordinator answers again", "coordinator", g) }
+	default:
+		return nil // the switch was thrown, and that is told
+	}
+}
+
 // settle takes or leaves the mode where its time has come, and returns how long
 // until the next such time (0: none in sight) and which gates want to be asked.
 func (w *Switch) settle() (next time.Duration, doubt []Gate) {
@@ -86,6 +108,9 @@ func (w *Switch) settle() (next time.Duration, doubt []Gate) {
 		if taken := forced || w.now.at == SwitchAuto && c.away; taken != c.degraded {
 			c.degraded = taken
 			events = append(events, Degraded{Coordinator: string(g), On: taken, Mode: w.now.mode, Forced: forced})
+		}
+		if tell := w.waitingLocked(g, c); tell != nil {
+			defer tell()
 		}
 		// Also while the mode is forced: whoever looks wants to know whether to end that.
 		if !c.failing.IsZero() || c.away || forced {

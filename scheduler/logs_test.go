@@ -116,3 +116,43 @@ func TestQuietWhileTicksAreSkipped(t *testing.T) {
 		}
 	})
 }
+
+// TestSwitchOffIsTold: ticks that wait for a coordinator because the switch is off are one
+// line of each replica, and one when it is back.
+func TestSwitchOffIsTold(t *testing.T) {
+	bubble(t, "off", func(t *testing.T) {
+		log := new(lines)
+		c := schedulertest.New(t, schedulertest.Options{
+			Logs: log,
+			Configure: func(_ *schedulertest.Replica, cfg *scheduler.Config) {
+				cfg.Degradation = scheduler.Degradation{Switch: scheduler.SwitchOff}
+			},
+			Jobs: func(r *schedulertest.Replica) []scheduler.Job {
+				return []scheduler.Job{scheduler.Cron("j", "@every 2s", effect(r))}
+			},
+		})
+		told := func(what string) (n int) {
+			for _, line := range log.take(t) {
+				if strings.Contains(line, what) {
+					n++
+				}
+			}
+			return n
+		}
+		untilMinute(t)
+		for _, r := range c.Replicas {
+			r.CutLocks()
+		}
+		time.Sleep(10 * time.Minute)
+		if n := told(`level=WARN msg="coordinator is unavailable; ticks wait: the switch is off"`); n != len(c.Replicas) {
+			t.Errorf("%d lines tell that ticks wait, want one of each replica", n)
+		}
+		for _, r := range c.Replicas {
+			r.Lock.Heal()
+		}
+		time.Sleep(time.Minute)
+		if n := told(`level=INFO msg="coordinator answers again"`); n != len(c.Replicas) {
+			t.Errorf("%d lines tell that it is back, want one of each replica", n)
+		}
+	})
+}
