@@ -36,15 +36,18 @@ type site struct {
 	logs  *bytes.Buffer
 }
 
-func start(t *testing.T, cfg admin.Config) *site {
+func start(t *testing.T, cfg admin.Config, change ...func(*scheduler.Config)) *site {
 	t.Helper()
 	s := &site{T: t, store: storetest.NewFaulty(memstore.New()), locks: lockstest.NewFaulty(memlock.NewDriver(new(memlock.Space))), logs: new(bytes.Buffer)}
 	locker, err := locks.New(s.locks.Driver(), locks.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.sched, err = scheduler.New(
-		scheduler.Config{Namespace: "test", PollInterval: 100 * time.Millisecond, Lease: time.Second, Degradation: scheduler.Degradation{After: 50 * time.Millisecond, RecoverAfter: 50 * time.Millisecond}},
+	c := scheduler.Config{Namespace: "test", PollInterval: 100 * time.Millisecond, Lease: time.Second, Degradation: scheduler.Degradation{After: 50 * time.Millisecond, RecoverAfter: 50 * time.Millisecond}}
+	for _, set := range change {
+		set(&c)
+	}
+	s.sched, err = scheduler.New(c,
 		scheduler.Deps{Store: s.store, Locker: locker, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -169,9 +172,17 @@ func TestReadiness(t *testing.T) {
 	s.await("lock backend away, fail_fast", func(status int, r admin.Readiness) bool {
 		return status == 503 && r.Degraded && !named(r, "coordinator").OK && !named(r, "mode").OK && named(r, "store").OK
 	})
-	if err := s.sched.SetDegradation(scheduler.Degradation{Mode: store.ModeStoreOnly, After: 50 * time.Millisecond, RecoverAfter: 50 * time.Millisecond}); err != nil {
-		t.Fatal(err)
+	set := func(sw scheduler.SwitchPosition) {
+		t.Helper()
+		if err := s.sched.SetDegradation(scheduler.Degradation{Switch: sw, Mode: store.ModeStoreOnly, After: 50 * time.Millisecond, RecoverAfter: 50 * time.Millisecond}); err != nil {
+			t.Fatal(err)
+		}
 	}
+	set(scheduler.SwitchOff)
+	s.await("lock backend away, switch off", func(status int, r admin.Readiness) bool {
+		return status == 503 && !r.Degraded && strings.Contains(named(r, "mode").Detail, "the switch is off")
+	})
+	set(scheduler.SwitchAuto)
 	s.await("lock backend away, store_only", func(status int, r admin.Readiness) bool {
 		return status == 200 && r.Degraded && named(r, "coordinator").OK && named(r, "coordinator").Detail != "ok"
 	})
@@ -296,4 +307,12 @@ func TestBeforeThereIsAScheduler(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, want)
 		}
 	}
+}
+
+func TestClockIsToldAsPeopleSayIt(t *testing.T) {
+	s := start(t, admin.Config{}, func(cfg *scheduler.Config) { cfg.ClockOffset = -3 * time.Second })
+	s.await("clock behind", func(_ int, r admin.Readiness) bool {
+		said := named(r, "clock")
+		return said.OK && strings.Contains(said.Detail, "s behind the store's, corrected: set this host's clock right") && !strings.HasPrefix(said.Detail, "-")
+	})
 }

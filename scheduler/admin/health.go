@@ -77,16 +77,25 @@ func ready(s *scheduler.Scheduler) Readiness {
 	// A mode that runs on makes up for the coordinator.
 	runs := h.Degraded && h.Mode != store.ModeFailFast
 	check("coordinator", h.Coordinator == "ok" || h.Coordinator == "none" || runs, "%s", h.Coordinator)
-	detail = fmt.Sprintf("%v ahead of the store's, corrected", h.ClockOffset.Round(time.Millisecond))
+	detail = fmt.Sprintf("%v %s the store's, corrected", h.ClockOffset.Abs().Round(time.Millisecond), aheadOrBehind(h.ClockOffset))
 	if h.ClockOffset.Abs() > maxSkew {
 		detail += ": set this host's clock right"
 	}
 	check("clock", true, "%s", detail)
 	switch {
+	case !h.Degraded && h.Switch == scheduler.SwitchOff:
+		check("mode", true, "not degraded, and never: the switch is off, ticks wait for the coordinator")
 	case !h.Degraded:
 		check("mode", true, "not degraded (%s; it would be %s)", h.Switch, h.Mode)
 	default:
 		check("mode", runs, "degraded: %s (%s)", h.Mode, h.Switch)
 	}
 	return r
+}
+
+func aheadOrBehind(offset time.Duration) string {
+	if offset < 0 {
+		return "behind"
+	}
+	return "ahead of"
 }
