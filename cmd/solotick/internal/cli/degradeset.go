@@ -214,6 +214,9 @@ func (o *order) setting(s *site) (*scheduler.SwitchSetting, time.Duration, error
 		case !slices.Contains(modes, mode):
 			return nil, 0, usagef("--job %s: %.64q is no mode: %s", job, mode, strictyaml.Allowed(mode, modes))
 		}
+		if was, twice := t.Jobs[job]; twice && was != store.Mode(mode) {
+			return nil, 0, usagef("--job %s: is said twice, %s and %s: give one", job, was, mode)
+		}
 		if t.Jobs == nil {
 			t.Jobs = map[string]store.Mode{}
 		}
@@ -254,7 +257,7 @@ func (o *order) duration() (time.Duration, error) {
 	}
 	d, err := strictyaml.ParseDuration(o.lasts)
 	if err != nil {
-		return 0, usagef("--for: %w", err)
+		return 0, usagef("--for: %w: write it as 30m, 12h or 2d", err)
 	}
 	if d < time.Second || d > 366*24*time.Hour {
 		return 0, usagef("--for: %s is outside 1s to 366d; --no-expiry stays until it is cleared", o.lasts)
