@@ -39,6 +39,7 @@ type Scheduler struct {
 	claims     batcher[claimAsk, claimAnswer]
 	finishes   batcher[store.Finish, error]
 	journal    *journal.Journal // nil where none is configured
+	settled    settledCount     // what became of it; of journalLoop
 	fetchNow   chan struct{}
 	sweepNow   chan struct{}
 	pruneNow   chan struct{}
@@ -54,6 +55,8 @@ type Scheduler struct {
 	storeUp     error     // last answer of the store, nil for a good one
 	storeTurned time.Time // when that turned from good to bad or back
 	storeBroke  bool      // it was bad at least once
+	writeFailed time.Time // when a write had no answer last; zero since one had
+	readsOnly   bool      // it answers what reads, and was not seen to take a write since
 
 	// Three contexts end one after the other: intake when a stop begins, work when
 	// the drain timeout is over, alive when everything is recorded.
@@ -324,6 +327,21 @@ func (s *Scheduler) storeAnswered(op string, err error) {
 	}
 	s.mu.Lock()
 	was := s.storeUp
+	reads := op == "survey" || op == "fetch" || op == "take over" || op == "audit"
+	switch {
+	case err != nil && !reads:
+		s.writeFailed = time.Now()
+	case err == nil && !reads:
+		s.writeFailed = time.Time{}
+	case err == nil && !s.writeFailed.IsZero() && time.Since(s.writeFailed) < 2*s.storeTimeout():
+		// It can be read and not written, as far as is known: that is not back yet.
+		// What waits in the journal finds out.
+		s.readsOnly = true
+		s.mu.Unlock()
+		nudge(s.journalNow)
+		return
+	}
+	s.readsOnly = false
 	s.storeUp = err
 	if (was == nil) != (err == nil) {
 		s.storeTurned, s.storeBroke = time.Now(), true

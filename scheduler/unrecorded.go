@@ -93,8 +93,8 @@ func (s *Scheduler) runsUnrecorded(j *job) bool {
 }
 
 // awaitsJournals reports whether ticks of the job without a record may be in a journal
-// that is not settled yet, here or with another replica, which learns a little later
-// that the store is back.
+// that is not settled yet, here or with another replica: while the store is away, also
+// for writes alone, and a little later, when others learn that it is back.
 func (s *Scheduler) awaitsJournals(j *job) bool {
 	if j.o.storeDown != StoreDownRun || s.journal == nil {
 		return false
@@ -104,7 +104,7 @@ func (s *Scheduler) awaitsJournals(j *job) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.storeBroke && time.Since(s.storeTurned) < 2*s.settings().PollInterval+time.Second
+	return s.storeUp != nil || s.storeBroke && time.Since(s.storeTurned) < 2*s.settings().PollInterval+time.Second
 }
 
 // unrecordedEnd is what the journal keeps of a run's end.
@@ -201,17 +201,34 @@ func (s *Scheduler) journalLoop() {
 	}
 }
 
-// settleJournal reports whether there is nothing left to do for now.
+// settleJournal reports whether there is nothing left to do for now. It writes a line for
+// all that it recorded: an outage leaves any number of runs.
 func (s *Scheduler) settleJournal() (done bool) {
+	before := s.settled
+	defer func() {
+		n, twice := s.settled.runs-before.runs, s.settled.twice-before.twice
+		if twice > 0 {
+			s.log.Warn("runs of the journal recorded: some were run by others, too", "runs", n, "by_others_too", twice)
+		} else if n > 0 {
+			s.log.Info("runs of the journal recorded", "runs", n)
+		}
+		if away, _ := s.storeAway(); !away {
+			nudge(s.sweepNow)
+		}
+	}()
 	done = true
 	for _, e := range s.journal.Entries() {
 		if e.Alive {
 			continue // its end nudges
 		}
-		if s.storeAway() {
+		away, readable := s.storeAway()
+		if away && !readable {
 			return true // its return nudges
 		}
 		settled, err := s.settleEntry(e)
+		if away && errors.Is(err, store.ErrUnavailable) {
+			return true // its next answer nudges
+		}
 		if err != nil {
 			s.log.Warn("run of the journal not recorded yet", "job", e.Job, "tick", store.Millis(e.Tick).String(), "error", err)
 		}
@@ -223,14 +240,14 @@ func (s *Scheduler) settleJournal() (done bool) {
 			s.log.Error("run of the journal is recorded, but stays in the journal", "job", e.Job, "error", err)
 		}
 	}
-	nudge(s.sweepNow)
 	return done
 }
 
-func (s *Scheduler) storeAway() bool {
+// storeAway reports whether the store cannot answer, and whether it can still be read.
+func (s *Scheduler) storeAway() (away, readable bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.storeUp != nil
+	return s.storeUp != nil, s.readsOnly
 }
 
 // settleEntry makes a record of a run that had none. False means: try again later.
@@ -299,11 +316,14 @@ func (s *Scheduler) settleEntry(e journal.Entry) (settled bool, err error) {
 	return true, nil
 }
 
+// settledCount is of journalLoop.
+type settledCount struct{ runs, twice int }
+
 func (s *Scheduler) settledEntry(e journal.Entry, state store.State, twice bool) {
+	s.settled.runs++
 	if twice {
-		s.log.Warn("run without a record was run by somebody else, too", "job", e.Job, "tick", store.Millis(e.Tick).String(), "state", state.String())
-	} else {
-		s.log.Info("run of the journal recorded", "job", e.Job, "tick", store.Millis(e.Tick).String(), "state", state.String())
+		s.settled.twice++
 	}
+	s.log.Debug("run of the journal recorded", "job", e.Job, "tick", store.Millis(e.Tick).String(), "state", state.String(), "by_others_too", twice)
 	s.emit(JournalSettled{Job: e.Job, Tick: store.Millis(e.Tick), State: state, Twice: twice})
 }
