@@ -156,3 +156,28 @@ func TestSwitchOffIsTold(t *testing.T) {
 		}
 	})
 }
+
+// TestClearedCentreIsToldWithoutEmptyNames: what is gone from a centre names nobody.
+func TestClearedCentreIsToldWithoutEmptyNames(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		log := new(lines)
+		c := schedulertest.New(t, schedulertest.Options{Logs: log, Replicas: 1, Jobs: func(r *schedulertest.Replica) []scheduler.Job {
+			return []scheduler.Job{scheduler.Cron("j", "@every 2s", effect(r))}
+		}})
+		w := c.Replicas[0].Switch()
+		for _, set := range []*scheduler.SwitchSetting{{Position: scheduler.SwitchOff, Reason: "drill", By: "ops"}, nil} {
+			if err := w.SetFleet(set); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var told []string
+		for _, line := range log.take(t) {
+			if strings.Contains(line, "degradation switch thrown") {
+				told = append(told, line)
+			}
+		}
+		if len(told) != 2 || !strings.Contains(told[0], "by=ops reason=drill") || strings.Contains(told[1], "by=") || !strings.Contains(told[1], "to=configuration") {
+			t.Errorf("told: %q", told)
+		}
+	})
+}

@@ -236,7 +236,11 @@ func (w *Switch) throw(layer **SwitchSetting, to *SwitchSetting, source, by, rea
 	}
 	w.thrownLocked()
 	w.mu.Unlock()
-	attrs := []any{"source", source, "by", by, "reason", reason, "fleet", fleet, "from", describeSetting(from), "to", describeSetting(to)}
+	attrs := []any{"source", source}
+	if by != "" || reason != "" { // who cleared a centre stands in the audit alone
+		attrs = append(attrs, "by", by, "reason", reason)
+	}
+	attrs = append(attrs, "fleet", fleet, "from", describeSetting(from), "to", describeSetting(to))
 	if to != nil && !to.Until.IsZero() {
 		attrs = append(attrs, "until", to.Until.UTC().Format(time.RFC3339))
 	}
