@@ -12,6 +12,8 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/logutil"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/configs/transport"
@@ -150,11 +152,19 @@ func (c PluginConfig) Client() (*clientv3.Client, error) {
 		// refuses pings that come more often than every 5 s.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		MaxUnaryRetries: 3,
+		DialOptions:     []grpc.DialOption{grpc.WithConnectParams(reconnect)},
 	})
 	if err != nil {
 		return nil, c.unreachable(err)
 	}
 	return client, nil
+}
+
+// reconnect bounds the pause between two attempts to connect: by default it grows to two
+// minutes, for which a server that is back would still be away.
+var reconnect = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+	MinConnectTimeout: openTimeout,
 }
 
 func (c PluginConfig) open(ctx context.Context) (driver.Driver, error) {
