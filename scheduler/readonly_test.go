@@ -1,6 +1,8 @@
 package scheduler_test
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,6 +56,36 @@ func TestStoreIsOnlyRead(t *testing.T) {
 			if e.Mode == store.ModeStoreDown && e.At.After(healed.Add(25*time.Second)) {
 				t.Errorf("tick %v ran without a record %v after the store was back", e.Tick, e.At.Sub(healed))
 			}
+		}
+	})
+}
+
+// TestTakeoverIsAWrite: where nothing but the takeover of a dead owner's run is there to
+// be written, a store that takes no write is not told as back at every read.
+func TestTakeoverIsAWrite(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		log := new(lines)
+		c := schedulertest.New(t, schedulertest.Options{Logs: log, Jobs: func(*schedulertest.Replica) []scheduler.Job {
+			return []scheduler.Job{scheduler.Cron("j", "@every 1h", func(ctx context.Context, _ *scheduler.Run) error { return sleep(ctx, time.Minute) }, scheduler.WithGate(scheduler.GateNone))}
+		}})
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour + time.Second)))
+		for _, r := range c.Replicas {
+			r.Store.Arm(storetest.Fault{BlackHole: true}, storetest.TakeOver)
+		}
+		for _, r := range c.Replicas {
+			if r.Health().InProgress > 0 {
+				r.Kill()
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		n := 0
+		for _, line := range log.take(t) {
+			if strings.Contains(line, "store cannot answer") {
+				n++
+			}
+		}
+		if n == 0 || n > 6 {
+			t.Errorf("%d lines tell that the store cannot answer, want a few in two minutes", n)
 		}
 	})
 }

@@ -327,7 +327,8 @@ func (s *Scheduler) storeAnswered(op string, err error) {
 	}
 	s.mu.Lock()
 	was := s.storeUp
-	reads := op == "survey" || op == "fetch" || op == "take over" || op == "audit"
+	// A takeover may find nothing to write; one that fails is asked for only where there is.
+	reads := op == "survey" || op == "fetch" || op == "audit" || op == "take over" && err == nil
 	switch {
 	case err != nil && !reads:
 		s.writeFailed = time.Now()
