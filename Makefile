@@ -28,7 +28,7 @@ SOAK_leader := -run='^TestLeaderFaults$$' ./internal/e2e
 SOAK_OF_leader := 50
 SOAK_degradation := -run='^TestDegraded$$' ./internal/e2e
 SOAK_OF_degradation := 30s
-SOAK_switch := -p=1 -run='^Test(Centre|Memory|SQLite|Postgres)$$/a_fleet_turns|^TestSwitchOfAllWorkers$$' ./scheduler/switchwatch/... ./cmd/solotick
+SOAK_switch := -p=1 -run='^Test(Centre|Memory|SQLite|Postgres)$$/a_fleet_turns|^TestSwitchOfAllWorkers$$|^TestSwitchByFileAndByRequest$$' ./scheduler/switchwatch/... ./cmd/solotick
 SOAK_OF_switch := 100
 # Flags of make bench-locks and bench-store, such as -quick, -json or -only=redis.
 BENCHFLAGS ?=

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -67,11 +68,7 @@ func TestSwitchOfAllWorkers(t *testing.T) {
 		}
 	}
 
-	throws := 4
-	if n, err := strconv.Atoi(os.Getenv("SOLOTICK_SOAK")); err == nil && n > 0 {
-		throws = n
-	}
-	for n := range throws {
+	for n := range throws(4) {
 		reason := fmt.Sprintf("throw %d.", n)
 		mode := []string{"store_only", "local_mutex", "off", "auto"}[n%4]
 		throw(`reason="`+reason+`"`, "set", mode, "--for", "10m", "--reason", reason)
@@ -85,7 +82,7 @@ func TestSwitchOfAllWorkers(t *testing.T) {
 			t.Errorf("worker %d: what was cleared or replaced ended, too", i)
 		}
 	}
-	t.Logf("slowest of %d throws over %d workers: %v after the command had ended", throws+2, len(workers), slowest)
+	t.Logf("slowest of %d throws over %d workers: %v after the command had ended", throws(4)+2, len(workers), slowest)
 	before := query(t, dir, "SELECT count(*) FROM solotick_executions WHERE state = 3")
 	if n := query(t, dir, "SELECT count(*) FROM solotick_executions WHERE mode = 'store_only'"); n == 0 {
 		t.Error("no run is marked with the mode")
@@ -97,6 +94,12 @@ func TestSwitchOfAllWorkers(t *testing.T) {
 			t.Errorf("history has no %s:\n%s", want, out)
 		}
 	}
+	stopAndCount(t, dir, workers)
+}
+
+// stopAndCount stops the workers, and demands that every tick of their time ran once.
+func stopAndCount(t *testing.T, dir string, workers []*process) {
+	t.Helper()
 	for _, w := range workers {
 		w.signal(syscall.SIGTERM)
 	}
@@ -106,12 +109,8 @@ func TestSwitchOfAllWorkers(t *testing.T) {
 		}
 	}
 
-	text, err := os.ReadFile(filepath.Join(dir, "ticks"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	seen := map[string]bool{}
-	for tick := range strings.FieldsSeq(string(text)) {
+	for tick := range strings.FieldsSeq(readFile(t, dir, "ticks")) {
 		if seen[tick] {
 			t.Errorf("tick %s ran twice", tick)
 		}
@@ -122,6 +121,85 @@ func TestSwitchOfAllWorkers(t *testing.T) {
 	if want := (last-first)/1000 + 1; len(seen) != want {
 		t.Errorf("%d ticks ran, want %d", len(seen), want)
 	}
+}
+
+func readFile(t *testing.T, dir, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// throws is how often the switch is thrown: SOLOTICK_SOAK times in the long form.
+func throws(few int) int {
+	if n, err := strconv.Atoi(os.Getenv("SOLOTICK_SOAK")); err == nil && n > 0 {
+		return n
+	}
+	return few
+}
+
+// TestSwitchByFileAndByRequest is the same for the ways that reach one process each: a
+// file that is saved, which three workers watch, and a request to each of the three.
+func TestSwitchByFileAndByRequest(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeFile(t, dir, "token", adminCanary)
+	text := degradeFile + "admin: {listen: \"127.0.0.1:0\", token_file: token}\n"
+	config := writeFile(t, dir, "solotick.yaml", text)
+	solotick(t, dir, "migrate", "up", "-c", config)
+	workers, urls := make([]*process, 3), make([]string, 3)
+	for i := range workers {
+		workers[i] = start(t, dir, "run", "-c", config)
+	}
+	for i, w := range workers {
+		w.stderr.await(t, "worker starts")
+		_, addr, _ := strings.Cut(w.stderr.await(t, "admin server listens"), "address=")
+		urls[i] = "http://" + strings.TrimSpace(addr)
+	}
+	awaitFile(t, filepath.Join(dir, "ticks"), 1)
+	slowest := map[string]time.Duration{}
+	judge := func(way, what string, thrown time.Time) {
+		t.Helper()
+		for i, w := range workers {
+			late := obeyed(t, w, what).Sub(thrown)
+			if slowest[way] = max(slowest[way], late); late > time.Second {
+				t.Errorf("worker %d: %s: obeyed %v after %s", i, what, late, way)
+			}
+		}
+	}
+	for n := range throws(3) {
+		at := []string{"forced", "off", "auto"}[n%3]
+		mode := []string{"store_only", "local_mutex"}[n%2]
+		after := time.Duration(1000+n) * time.Second // tells this file from the others
+		fresh := writeFile(t, dir, "fresh", fmt.Sprintf("%sdegradation: {switch: %s, mode: %s, after: %v}\n", text, at, mode, after))
+		if err := os.Rename(fresh, config); err != nil {
+			t.Fatal(err)
+		}
+		judge("the file was saved", fmt.Sprintf("after=%v ", after), time.Now())
+		for i, url := range urls {
+			_, h, _ := get(t, http.MethodGet, url+"/api/v1/switch", "", nil)
+			body := fmt.Sprintf(`{"position": %q, "mode": %q, "reason": "request %d.", "by": "somebody", "for": "10m"}`, at, mode, n)
+			status, _, answer := get(t, http.MethodPut, url+"/api/v1/switch", body,
+				map[string]string{"Content-Type": "application/json", "If-Match": h.Get("ETag"), "Authorization": "Bearer " + adminCanary})
+			if status != http.StatusOK {
+				t.Fatalf("worker %d: %d %s", i, status, answer)
+			}
+		}
+		judge("the requests were answered", fmt.Sprintf(`reason="request %d."`, n), time.Now())
+	}
+	t.Logf("slowest of %d throws over %d workers: %v", throws(3), len(workers), slowest)
+	broken := "degradation: {switch: forced, mode: guess}\n"
+	writeFile(t, dir, "solotick.yaml", text+broken)
+	for _, w := range workers {
+		if line := w.stderr.await(t, "nothing was changed"); !strings.Contains(line, "guess") {
+			t.Error(line)
+		}
+	}
+	before := strings.Count(readFile(t, dir, "ticks"), "\n")
+	awaitFile(t, filepath.Join(dir, "ticks"), before+2)
+	stopAndCount(t, dir, workers)
 }
 
 // TestSwitchInACentre: with the setting in a server of its own, a worker obeys, the
