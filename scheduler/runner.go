@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -73,13 +74,23 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 		err := s.call(a)
 		took := time.Since(began)
 		unwatch() // before the release, which is no loss
+		free := sync.OnceFunc(func() {
+			s.release(adm)
+			j.end()
+		})
 		end := finished{verdict: a.verdict(err), err: err, took: took, fenced: errors.Is(err, store.ErrFenced)}
 		switch {
 		case a.Settled():
 			end.verdict.State, end.fenced = store.StateSucceeded, false
 		case !end.fenced:
 			began := time.Now()
-			recorded := s.record(a, end.verdict)
+			recorded := s.record(a, end.verdict, func() {
+				// The next ticks run without the store: the work is over, its record may
+				// be a long time coming.
+				if s.runsUnrecorded(j) && !errors.Is(err, ErrAbandoned) {
+					free()
+				}
+			})
 			end.recording = since(began)
 			end.fenced = errors.Is(recorded, store.ErrFenced)
 			end.unrecorded = recorded != nil && !end.fenced
@@ -87,8 +98,7 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 		s.heart.remove(a)
 		a.cancel(context.Canceled)
 		leave()
-		s.release(adm)
-		j.end()
+		free()
 		s.report(a, end)
 		if end.verdict.State == store.StatePending && !end.fenced {
 			s.fetchAfter(end.verdict.Delay)
@@ -310,8 +320,9 @@ func clip(s string, n int) string {
 }
 
 // record writes the end of an attempt, and repeats that until the store has
-// taken or refused it: a run whose end is not recorded would be run again.
-func (s *Scheduler) record(a *attempt, f store.Finish) error {
+// taken or refused it: a run whose end is not recorded would be run again. Waiting is
+// called each time that the store cannot answer.
+func (s *Scheduler) record(a *attempt, f store.Finish, waiting func()) error {
 	for try := 0; ; try++ {
 		err, stopped := s.finishes.ask(s.alive, f, nil)
 		if stopped != nil {
@@ -324,6 +335,7 @@ func (s *Scheduler) record(a *attempt, f store.Finish) error {
 			a.log().ErrorContext(a.ctx, "end of a run not recorded", "error", err)
 			return err
 		}
+		waiting()
 		if err := backoff.Wait(s.alive, backoff.Policy{Base: 50 * time.Millisecond, Max: 2 * time.Second}.Delay(try)); err != nil {
 			return err
 		}

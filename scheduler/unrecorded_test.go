@@ -206,3 +206,43 @@ func TestRunningWithoutTheStoreIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestRunInProgressWhenTheStoreGoesAway: its end cannot be recorded, and it does not
+// stand in the way of the ticks that run without the store.
+func TestRunInProgressWhenTheStoreGoesAway(t *testing.T) {
+	for _, gate := range []scheduler.Gate{scheduler.GateLock, scheduler.GateLeader} {
+		bubble(t, string(gate), func(t *testing.T) {
+			dir := t.TempDir()
+			c := schedulertest.New(t, schedulertest.Options{
+				Configure: func(_ *schedulertest.Replica, cfg *scheduler.Config) {
+					cfg.Gate, cfg.Journal, cfg.Lease = gate, dir, 3*time.Second
+					cfg.Degradation.After = 2 * time.Second
+				},
+				Jobs: func(r *schedulertest.Replica) []scheduler.Job {
+					return []scheduler.Job{scheduler.Cron("j", "@every 4s", func(ctx context.Context, run *scheduler.Run) error {
+						if err := sleep(ctx, 3*time.Second); err != nil {
+							return err
+						}
+						r.Effect(run)
+						return nil
+					}, scheduler.WhenStoreDown(scheduler.StoreDownRun), scheduler.OnMisfire(scheduler.MisfireFireAll))}
+				},
+			})
+			untilMinute(t)
+			time.Sleep(4*time.Second + 500*time.Millisecond) // in the middle of a run
+			cut := time.Now()
+			for _, r := range c.Replicas {
+				r.CutStore()
+			}
+			time.Sleep(40 * time.Second)
+			if n := modes(c, "j", cut, time.Now())[store.ModeStoreDown]; n < 5 {
+				t.Errorf("%d ticks ran without the store in 40 s, want one every 4 s from the tenth on", n)
+			}
+			for _, r := range c.Replicas {
+				r.Store.Heal()
+			}
+			time.Sleep(time.Minute)
+			accounted(t, c, "j", 4*time.Second, cut, cut.Add(80*time.Second))
+		})
+	}
+}
