@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/solotick/solotick/internal/backoff"
 	"github.com/solotick/solotick/internal/journal"
 	"github.com/solotick/solotick/store"
 )
@@ -179,7 +180,7 @@ func (s *Scheduler) journalLoop() {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for {
+	for undone := 0; ; {
 		select {
 		case <-s.intake.Done():
 			return
@@ -194,16 +195,20 @@ func (s *Scheduler) journalLoop() {
 			s.log.Error("journals of dead processes", "error", err)
 		}
 		wait := adoptEvery
-		if !s.settleJournal() {
-			wait = time.Second
+		if s.settleJournal(undone == 0) {
+			undone = 0
+		} else {
+			wait = backoff.Policy{Base: time.Second, Max: adoptEvery}.Delay(undone)
+			undone++
 		}
 		timer.Reset(wait)
 	}
 }
 
 // settleJournal reports whether there is nothing left to do for now. It writes a line for
-// all that it recorded: an outage leaves any number of runs.
-func (s *Scheduler) settleJournal() (done bool) {
+// all that it recorded: an outage leaves any number of runs. Why one is not recorded
+// is told the first time that something is left.
+func (s *Scheduler) settleJournal(tell bool) (done bool) {
 	before := s.settled
 	defer func() {
 		n, twice := s.settled.runs-before.runs, s.settled.twice-before.twice
@@ -229,7 +234,7 @@ func (s *Scheduler) settleJournal() (done bool) {
 		if away && errors.Is(err, store.ErrUnavailable) {
 			return true // its next answer nudges
 		}
-		if err != nil {
+		if err != nil && tell {
 			s.log.Warn("run of the journal not recorded yet", "job", e.Job, "tick", store.Millis(e.Tick).String(), "error", err)
 		}
 		if !settled {
@@ -254,12 +259,16 @@ func (s *Scheduler) storeAway() (away, readable bool) {
 func (s *Scheduler) settleEntry(e journal.Entry) (settled bool, err error) {
 	j := s.jobs.get(e.Job)
 	tick := store.Millis(e.Tick)
-	if j == nil || j.kind != kindCron {
-		return false, errors.New("this process has no cron job of that name: one that has it, on this host, will record it")
+	key := store.Key{Class: store.ClassCron, Job: e.Job, Tick: tick}
+	// The job may have been removed meanwhile; what it did is recorded all the same.
+	row := store.NewExecution{ID: store.NewID(store.MillisOf(time.Now())), Key: key, MaxAttempts: 1 + extraForCrashes, Active: store.ActiveCron(e.Job, 0)}
+	known := j != nil && j.kind == kindCron
+	if known {
+		row = j.row(key)
 	}
 	end := unrecordedEnd{}
 	if e.Result == nil {
-		if j.o.onCrash == store.CrashRerun {
+		if !known || j.o.onCrash == store.CrashRerun {
 			s.log.Warn("run without a record was cut off: its tick is owed again", "job", e.Job, "tick", tick.String())
 			return true, nil
 		}
@@ -270,7 +279,6 @@ func (s *Scheduler) settleEntry(e journal.Entry) (settled bool, err error) {
 		s.log.Error("run of the journal cannot be read: its tick is owed again", "job", e.Job, "tick", tick.String(), "error", err)
 		return true, nil
 	}
-	row := j.row(j.tickKey(tick))
 	row.SpecHash, row.Mode = "", store.ModeStoreDown
 	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
 	defer cancel()
@@ -279,7 +287,9 @@ func (s *Scheduler) settleEntry(e journal.Entry) (settled bool, err error) {
 		Namespace: s.cfg.Namespace, Owner: s.owner, OwnerLabel: s.cfg.Label, Lease: s.cfg.Lease,
 		Runs: []store.ClaimRun{{NewExecution: row, Busy: store.BusyRefuse}},
 	})
-	s.asked("claim", at, err)
+	if err == nil || errors.Is(err, store.ErrUnavailable) { // a job that it does not know is an answer
+		s.asked("claim", at, err)
+	}
 	if err != nil {
 		return false, err
 	}

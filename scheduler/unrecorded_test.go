@@ -246,3 +246,55 @@ func TestRunInProgressWhenTheStoreGoesAway(t *testing.T) {
 		})
 	}
 }
+
+// TestRunOfAJobThatIsGoneIsRecorded: a job that was removed while its run waited in a
+// journal leaves no entry behind, and no line a second.
+func TestRunOfAJobThatIsGoneIsRecorded(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		dir := t.TempDir()
+		log := new(lines)
+		c := schedulertest.New(t, schedulertest.Options{
+			Replicas: 1, Logs: log,
+			Configure: func(_ *schedulertest.Replica, cfg *scheduler.Config) {
+				cfg.Journal, cfg.Degradation.After = dir, time.Hour
+			},
+			Jobs: func(r *schedulertest.Replica) []scheduler.Job {
+				return []scheduler.Job{scheduler.Cron("j", "@every 10s", effect(r)), scheduler.Cron("gone", "@every 10s", effect(r), scheduler.WhenStoreDown(scheduler.StoreDownRun))}
+			},
+		})
+		untilMinute(t)
+		r := c.Replicas[0]
+		tick := store.MillisOf(time.Now().Add(10 * time.Second))
+		r.CutStore()
+		time.Sleep(12 * time.Second)
+		// The second line is of a job that the store has never heard of.
+		left := ""
+		for _, job := range []string{"gone", "stranger"} {
+			left += fmt.Sprintf("{\"op\":\"end\",\"job\":%q,\"tick\":%d,\"begun\":%[2]d,\"result\":{\"state\":%d}}\n", job, int64(tick), store.StateSucceeded)
+		}
+		if err := os.WriteFile(filepath.Join(dir, schedulertest.Namespace+".dead.journal"), []byte(left), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.Store.Heal()
+		if _, err := r.Apply(t.Context(), scheduler.Cron("j", "@every 10s", effect(r))); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		recorded := false
+		for _, row := range c.Rows("gone") {
+			recorded = recorded || row.Key.Tick == tick && row.State == store.StateSucceeded && row.Mode == store.ModeStoreDown
+		}
+		if !recorded {
+			t.Error("the run of the job that is gone has no record")
+		}
+		told := 0
+		for _, line := range log.take(t) {
+			if strings.Contains(line, "not recorded yet") {
+				told++
+			}
+		}
+		if told > 1 || r.Health().Journal > 1 {
+			t.Errorf("%d lines about %d runs that cannot be recorded", told, r.Health().Journal)
+		}
+	})
+}
