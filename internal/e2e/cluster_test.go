@@ -152,15 +152,20 @@ func (r *replica) kill() {
 // of one holds SQLite's only write lock against everybody, see docs/failures.md.
 func (c *cluster) freeze(r *replica) {
 	c.t.Helper()
+	writable := func(patience time.Duration) bool {
+		ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+		defer cancel()
+		return c.db.WithContext(ctx).Exec("DELETE FROM effects WHERE id < 0").Error == nil
+	}
 	for range 100 {
 		r.signal(syscall.SIGSTOP)
-		ctx, cancel := context.WithTimeout(c.t.Context(), 500*time.Millisecond)
-		err := c.db.WithContext(ctx).Exec("DELETE FROM effects WHERE id < 0").Error
-		cancel()
-		if err == nil {
+		if writable(500 * time.Millisecond) {
 			return
 		}
+		// It has to come out of that transaction before it is stopped again: else it
+		// is found in the same one each time.
 		r.signal(syscall.SIGCONT)
+		writable(patience)
 	}
 	c.t.Fatalf("replica %s is always in a write transaction", r.name)
 }
