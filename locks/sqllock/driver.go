@@ -18,6 +18,7 @@ const minTTL = 100 * time.Millisecond
 type Driver struct {
 	rows
 	lines lines
+	files *fileWaker // nil but on SQLite
 }
 
 var (
@@ -26,6 +27,7 @@ var (
 	_ driver.Queuer       = (*Driver)(nil)
 	_ driver.Inspector    = (*Driver)(nil)
 	_ driver.Limiter      = (*Driver)(nil)
+	_ driver.Waker        = (*Driver)(nil)
 )
 
 // Limits implements [driver.Limiter].
@@ -35,16 +37,31 @@ func (r *rows) Limits() driver.Limits { return driver.Limits{MinTTL: minTTL} }
 func (r *rows) Serves(any) bool { return true }
 
 // Serves implements [driver.Partial]: there is a line where the server has session
-// locks and the pool a connection to spare.
+// locks and the pool a connection to spare, and a file to watch on SQLite.
 func (d *Driver) Serves(iface any) bool {
-	_, line := iface.(*driver.Queuer)
-	return !line || d.lines.allowed() > 0
+	switch iface.(type) {
+	case *driver.Queuer:
+		return d.lines.allowed() > 0
+	case *driver.Waker:
+		return d.files != nil
+	}
+	return true
 }
 
-// Close closes the connections of those who waited. It leaves the database open.
+// Close closes the connections of those who waited, and ends what listens for them. It
+// leaves the database open.
 func (d *Driver) Close() error {
 	d.lines.close()
+	if d.files != nil {
+		d.files.hints.Close()
+	}
 	return nil
+}
+
+// ForceRelease implements [driver.Inspector] by one statement.
+func (d *Driver) ForceRelease(ctx context.Context, key string) (driver.Released, error) {
+	out, err := d.rows.ForceRelease(ctx, key)
+	return d.freed(key, out, err)
 }
 
 // Inspect implements [driver.Inspector].
@@ -83,7 +100,8 @@ func (d *Driver) Release(ctx context.Context, h driver.Hold) (driver.Released, e
 	if p := d.lines.take(grant{h.Key, h.Token}); p != nil {
 		return d.handOver(ctx, p, h)
 	}
-	return d.release(ctx, d.conn, h)
+	out, err := d.release(ctx, d.conn, h)
+	return d.freed(h.Key, out, err)
 }
 
 // RenewBatch implements [driver.BatchRenewer] by one statement for each TTL that

@@ -68,6 +68,9 @@ func NewDriver(db *gorm.DB, opts ...Option) (*Driver, error) {
 	if pool, err := db.DB(); err == nil && !apply(opts).pooled {
 		d.lines.open(&d.rows, pool)
 	}
+	if d.conn.Dialect == sqldialect.SQLite() {
+		d.files = newFileWaker(&d.rows)
+	}
 	return d, nil
 }
 

@@ -53,7 +53,7 @@ type closing struct {
 	db *gorm.DB
 }
 
-func (c closing) Close() error { return sqlitedb.Close(c.db) }
+func (c closing) Close() error { return errors.Join(c.Driver.Close(), sqlitedb.Close(c.db)) }
 
 func harness(tb testing.TB) lockstest.Harness {
 	path := filepath.Join(tb.TempDir(), "locks.db")

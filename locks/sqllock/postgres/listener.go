@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/hint"
 	"github.com/solotick/solotick/internal/sqldialect/postgresdb"
 )
 
@@ -29,96 +29,44 @@ var redial = backoff.Policy{Base: 50 * time.Millisecond, Max: 2 * time.Second}
 type listener struct {
 	db      *gorm.DB
 	channel string
+	hints   hint.Source
 
-	mu     sync.Mutex
-	subs   map[string][]chan struct{}
-	up     chan struct{} // closed while listening
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the goroutine has ended; nil before its first start
-	closed bool
+	mu sync.Mutex
+	up chan struct{} // closed while listening
 }
 
 func newListener(db *gorm.DB, channel string) *listener {
-	return &listener{db: db, channel: channel, subs: map[string][]chan struct{}{}, up: make(chan struct{})}
+	l := &listener{db: db, channel: channel}
+	l.hints.Listen, l.hints.Linger = l.run, linger
+	return l
 }
 
 // Wake implements [driver.Waker].
 func (l *listener) Wake(ctx context.Context, key string) (<-chan struct{}, func(), error) {
-	hint := make(chan struct{}, 1)
 	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
-		return nil, nil, errors.New("sqllock: the driver is closed")
-	}
-	l.subs[key] = append(l.subs[key], hint)
-	if l.cancel == nil {
-		running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		before := l.done
-		l.cancel, l.done, l.up = cancel, make(chan struct{}), make(chan struct{})
-		go l.run(running, before, l.done)
+	told, stop, started, err := l.hints.Add(ctx, key)
+	if started {
+		l.up = make(chan struct{})
 	}
 	up := l.up
 	l.mu.Unlock()
-
-	stop := sync.OnceFunc(func() { l.remove(key, hint) })
+	if err != nil {
+		return nil, nil, errors.New("sqllock: the driver is closed")
+	}
 	select {
 	case <-up:
-		return hint, stop, nil
+		return told, stop, nil
 	case <-ctx.Done():
 		stop()
 		return nil, nil, context.Cause(ctx)
 	}
 }
 
-func (l *listener) remove(key string, hint chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	left := slices.DeleteFunc(l.subs[key], func(c chan struct{}) bool { return c == hint })
-	if len(left) > 0 {
-		l.subs[key] = left
-		return
-	}
-	delete(l.subs, key)
-	if len(l.subs) == 0 && l.cancel != nil {
-		// The next one to wait may come soon.
-		time.AfterFunc(linger, l.rest)
-	}
-}
-
 // linger is how long the connection stays when nobody waits any more.
 const linger = time.Second
 
-// rest ends the connection if nobody waits.
-func (l *listener) rest() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.subs) == 0 && l.cancel != nil {
-		l.cancel()
-		l.cancel = nil
-	}
-}
-
-// end ends the listening and waits for it.
-func (l *listener) end() {
-	l.mu.Lock()
-	l.closed = true
-	if l.cancel != nil {
-		l.cancel()
-		l.cancel = nil
-	}
-	done := l.done
-	l.mu.Unlock()
-	if done != nil {
-		<-done
-	}
-}
-
-// run listens until ctx ends. It begins when the one before has ended.
-func (l *listener) run(ctx context.Context, before, done chan struct{}) {
-	defer close(done)
-	if before != nil {
-		<-before
-	}
+// run listens until ctx ends.
+func (l *listener) run(ctx context.Context) {
 	var cfg *pgx.ConnConfig
 	for n := 0; ctx.Err() == nil; n++ {
 		conn, err := l.connect(ctx, &cfg)
@@ -160,10 +108,8 @@ func (l *listener) listen(ctx context.Context, conn *pgx.Conn) {
 	l.mu.Lock()
 	up := l.up
 	close(up)
-	for _, subs := range l.subs {
-		hintAll(subs)
-	}
 	l.mu.Unlock()
+	l.hints.TellAll()
 	defer func() {
 		l.mu.Lock()
 		if l.up == up { // else somebody waits for the next one already
@@ -177,9 +123,7 @@ func (l *listener) listen(ctx context.Context, conn *pgx.Conn) {
 		cancel()
 		switch {
 		case err == nil:
-			l.mu.Lock()
-			hintAll(l.subs[n.Payload])
-			l.mu.Unlock()
+			l.hints.Tell(n.Payload)
 		case ctx.Err() != nil || conn.IsClosed():
 			return
 		default:
@@ -189,15 +133,6 @@ func (l *listener) listen(ctx context.Context, conn *pgx.Conn) {
 			if err != nil {
 				return
 			}
-		}
-	}
-}
-
-func hintAll(subs []chan struct{}) {
-	for _, c := range subs {
-		select {
-		case c <- struct{}{}:
-		default:
 		}
 	}
 }

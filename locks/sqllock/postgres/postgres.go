@@ -66,15 +66,32 @@ var (
 	_ driver.Inspector    = (*advised)(nil)
 )
 
+// Wake implements [driver.Waker].
+func (l *leased) Wake(ctx context.Context, key string) (<-chan struct{}, func(), error) {
+	return l.listener.Wake(ctx, key)
+}
+
+// Serves implements [driver.Partial].
+func (l *leased) Serves(iface any) bool { return wakes(iface) || l.Driver.Serves(iface) }
+
+// Serves implements [driver.Partial].
+func (a *advised) Serves(iface any) bool { return wakes(iface) || a.Backend.Serves(iface) }
+
+// wakes tells of the one thing that the listener serves and what is below need not.
+func wakes(iface any) bool {
+	_, ok := iface.(*driver.Waker)
+	return ok
+}
+
 // Close ends the listening and the waiting; the database stays open.
 func (l *leased) Close() error {
-	l.end()
+	l.hints.Close()
 	return l.Driver.Close()
 }
 
 // Close ends the listening and closes what is below.
 func (a *advised) Close() error {
-	a.end()
+	a.hints.Close()
 	return a.Backend.Close()
 }
 
