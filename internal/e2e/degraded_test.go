@@ -22,7 +22,8 @@ import (
 
 // What happens to a coordinator.
 const (
-	refused  = "stopped"    // connections are reset, and new ones refused
+	stopped  = "stopped"    // its processes have ended, and are started again
+	refused  = "refused"    // connections are reset, and new ones refused
 	silent   = "black hole" // nothing comes back, connections stay open
 	slowly   = "slow"       // each answer takes 2 s
 	flapping = "flapping"   // silent for 2 s, well for 2 s, and so on
@@ -47,6 +48,14 @@ type degradedCase struct {
 	// store is what becomes of the job's ticks while the store is away too, or alone
 	// where there is no fault; empty for a store that is well.
 	store scheduler.StoreDown
+	// storeOn is where the store is: empty for SQLite, whose only write lock is taken
+	// away, or PostgreSQL, which falls silent.
+	storeOn string
+}
+
+// away tells whether the coordinator gives no answer for the whole time.
+func (d degradedCase) away() bool {
+	return d.fault == stopped || d.fault == refused || d.fault == silent
 }
 
 func (d degradedCase) name() string {
@@ -57,41 +66,49 @@ func (d degradedCase) name() string {
 		}
 	}
 	if d.store != "" {
-		parts = append(parts, "store down, "+string(d.store))
+		parts = append(parts, strings.TrimSpace(d.storeOn+" store down, "+string(d.store)))
 	}
 	return strings.Join(parts, "/")
 }
 
 // degradedCases: in the long form each fault of each backend in each mode, with the
-// gates in turn; in the short form a choice in which each fault, mode and gate appears.
+// gates in turn, each backend stopped, and each store away; in the short form a choice in which each fault, mode and gate appears.
 func degradedCases(long bool) (out []degradedCase) {
 	modes := []store.Mode{store.ModeFailFast, store.ModeLocalMutex, store.ModeStoreOnly}
 	gates := []scheduler.Gate{scheduler.GateLock, scheduler.GateLeader}
 	if !long {
 		out = []degradedCase{
-			{"redis", refused, store.ModeFailFast, scheduler.GateLock, ""},
-			{"redis", silent, store.ModeStoreOnly, scheduler.GateLeader, ""},
-			{"redis", slowly, store.ModeStoreOnly, scheduler.GateLock, ""},
-			{"redis", flapping, store.ModeLocalMutex, scheduler.GateLock, ""},
-			{"etcd", silent, store.ModeLocalMutex, scheduler.GateLeader, ""},
-			{"etcd", silent, store.ModeFailFast, scheduler.GateLock, ""},
+			{"redis", refused, store.ModeFailFast, scheduler.GateLock, "", ""},
+			{"redis", silent, store.ModeStoreOnly, scheduler.GateLeader, "", ""},
+			{"redis", slowly, store.ModeStoreOnly, scheduler.GateLock, "", ""},
+			{"redis", flapping, store.ModeLocalMutex, scheduler.GateLock, "", ""},
+			{"etcd", silent, store.ModeLocalMutex, scheduler.GateLeader, "", ""},
+			{"etcd", silent, store.ModeFailFast, scheduler.GateLock, "", ""},
 		}
 	} else {
 		n := 0
 		for _, backend := range []string{"redis", "etcd", "zookeeper", "postgres", "mariadb"} {
 			for _, fault := range []string{refused, silent, slowly, flapping} {
 				for _, mode := range modes {
-					out = append(out, degradedCase{backend, fault, mode, gates[n%2], ""})
+					out = append(out, degradedCase{backend, fault, mode, gates[n%2], "", ""})
 					n++
 				}
 				n++ // the other gate for the same mode
 			}
 		}
+		for i, backend := range []string{"redis", "etcd", "zookeeper", "postgres", "mariadb"} {
+			out = append(out, degradedCase{backend, stopped, modes[i%3], gates[i%2], "", ""})
+		}
+		out = append(out,
+			degradedCase{"", "", store.ModeFailFast, scheduler.GateLock, scheduler.StoreDownWait, "postgres"},
+			degradedCase{"", "", store.ModeFailFast, scheduler.GateLock, scheduler.StoreDownRun, "postgres"},
+			degradedCase{"redis", silent, store.ModeFailFast, scheduler.GateLock, scheduler.StoreDownRun, ""},
+		)
 	}
 	return append(out,
-		degradedCase{"", "", store.ModeFailFast, scheduler.GateLock, scheduler.StoreDownWait},
-		degradedCase{"redis", "", store.ModeFailFast, scheduler.GateLock, scheduler.StoreDownRun},
-		degradedCase{"redis", silent, store.ModeStoreOnly, scheduler.GateLock, scheduler.StoreDownRun},
+		degradedCase{"", "", store.ModeFailFast, scheduler.GateLock, scheduler.StoreDownWait, ""},
+		degradedCase{"redis", "", store.ModeFailFast, scheduler.GateLock, scheduler.StoreDownRun, ""},
+		degradedCase{"redis", silent, store.ModeStoreOnly, scheduler.GateLock, scheduler.StoreDownRun, ""},
 	)
 }
 
@@ -127,7 +144,7 @@ type degradedResult struct {
 }
 
 // TestDegraded: three replicas and a job every second, whose coordinator is stopped,
-// falls silent, answers slowly or comes and goes, in each mode; and a store that cannot
+// refuses, falls silent, answers slowly or comes and goes, in each mode; and a store that cannot
 // be written. Every tick runs once, under the mode where the table says so; the way back
 // takes recover_after and 2 s at most; and nobody storms.
 //
@@ -184,23 +201,14 @@ func (d degradedCase) run(t *testing.T, long time.Duration) (f degradedFigures) 
 	p.Mode, p.After, p.Recover = d.mode, degradeAfter, degradeRecover
 	if d.store == scheduler.StoreDownRun {
 		p.Journal, p.EffectDB = filepath.Join(t.TempDir(), "journal"), filepath.Join(t.TempDir(), "effects.db")
-	} else if d.store != "" {
+	}
+	if d.store != "" && d.backend == "" {
 		p.LockDB = filepath.Join(t.TempDir(), "locks.db")
 	}
-	var proxies []*faultproxy.Proxy
-	for _, b := range lockBackends {
-		if b.name != d.backend || b.place == nil {
-			continue
-		}
-		place := b.place(t)
-		var addrs []string
-		for _, addr := range place.addrs {
-			proxies = append(proxies, faultproxy.Start(t, addr))
-			addrs = append(addrs, proxies[len(proxies)-1].Addr())
-		}
-		p.Locks, p.LocksPart = b.name, place.part(addrs)
-	}
+	co := d.coordinator(t)
+	p.Locks, p.LocksPart = d.backend, co.part
 	c := start(t, 0, p)
+	line := d.placeStore(t, c)
 	if p.EffectDB != "" {
 		db, err := sqlitedb.Open(p.EffectDB, nil)
 		if err != nil {
@@ -224,15 +232,23 @@ func (d degradedCase) run(t *testing.T, long time.Duration) (f degradedFigures) 
 	from := time.Now().Add(time.Second)
 	until(from.Add(2 * time.Second))
 
-	before, began := stats(proxies), time.Now()
+	asked := co.proxies
+	if line != nil {
+		asked = append(slices.Clip(asked), line)
+	}
+	before, began := stats(asked), time.Now()
 	end := func() {}
-	if d.store != "" {
+	switch {
+	case line != nil:
+		line.BlackHole(faultproxy.Both)
+		end = line.Pass
+	case d.store != "":
 		end = lockAway(t, c.path)
 	}
-	d.suffer(t, proxies, began, began.Add(long))
+	d.suffer(t, co, began, began.Add(long))
 	healed := time.Now()
 	end()
-	passed := stats(proxies).Sub(before)
+	passed := stats(asked).Sub(before)
 	// What is to come back comes back meanwhile, and what is owed runs.
 	to := healed.Add(degradeRecover + 3*time.Second)
 	until(to.Add(time.Second))
@@ -257,15 +273,18 @@ func (d degradedCase) run(t *testing.T, long time.Duration) (f degradedFigures) 
 }
 
 // suffer makes the fault last until the instant.
-func (d degradedCase) suffer(t *testing.T, proxies []*faultproxy.Proxy, now, end time.Time) {
+func (d degradedCase) suffer(t *testing.T, co coordinator, now, end time.Time) {
 	t.Helper()
 	each := func(do func(*faultproxy.Proxy)) {
-		for _, p := range proxies {
+		for _, p := range co.proxies {
 			do(p)
 		}
 	}
 	heal := func() { each((*faultproxy.Proxy).Pass) }
 	switch d.fault {
+	case stopped:
+		co.server.Stop()
+		heal = co.server.Restart
 	case refused:
 		each((*faultproxy.Proxy).Refuse)
 	case silent:
@@ -292,7 +311,7 @@ func (d degradedCase) back(c *cluster, names []string, healed time.Time) (took i
 		within(c.t, patience, name+" is not degraded", func() bool {
 			turns := c.all(func(n note) bool { return n.Replica == name && (n.What == "degraded" || n.What == "recovered") })
 			if len(turns) == 0 {
-				if d.fault == refused || d.fault == silent {
+				if d.away() {
 					c.t.Fatalf("%s took no mode", name)
 				}
 				return true
@@ -387,6 +406,11 @@ func (d degradedCase) check(c *cluster, job planJob, from, to, began, healed tim
 	}
 	want := string(d.mode)
 	switch {
+	case d.store == scheduler.StoreDownRun && d.fault != "" && d.mode == store.ModeFailFast:
+		if f.Inside > 0 {
+			t.Errorf("%d ticks ran while both were away: %v", f.Inside, inside)
+		}
+		return
 	case d.store == scheduler.StoreDownRun:
 		// Each replica finds out by a claim of its own, while it holds the gate, so which
 		// ticks run is not certain in a short outage. That some do is.
@@ -395,11 +419,11 @@ func (d degradedCase) check(c *cluster, job planJob, from, to, began, healed tim
 		}
 		return
 	case d.store != "" || d.fault != "" && d.mode == store.ModeFailFast:
-		if (d.store != "" || d.fault == refused || d.fault == silent) && f.Inside > 0 {
+		if (d.store != "" || d.away()) && f.Inside > 0 {
 			t.Errorf("%d ticks ran in the outage: %v", f.Inside, inside)
 		}
 		return
-	case d.fault != refused && d.fault != silent:
+	case !d.away():
 		return // comes and goes, or answers late: with the gate, or made up for
 	}
 	for _, tick := range ticks {

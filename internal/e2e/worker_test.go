@@ -18,7 +18,10 @@ import (
 	"go.uber.org/goleak"
 	"gorm.io/gorm"
 
+	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/idempotent"
+	"github.com/solotick/solotick/internal/sqldialect"
+	"github.com/solotick/solotick/internal/sqldialect/postgresdb"
 	"github.com/solotick/solotick/internal/testenv"
 	"github.com/solotick/solotick/leader"
 	leaderdriver "github.com/solotick/solotick/leader/driver"
@@ -53,6 +56,7 @@ func TestMain(m *testing.M) {
 type plan struct {
 	Name       string
 	DB         string // store and effects
+	StoreDSN   string // of a store on PostgreSQL, in the place of DB
 	LockDB     string // lock database, by default the store's
 	Locks      string // name of the lock backend, by default SQLite
 	LocksPart  string // its part of a file
@@ -131,11 +135,11 @@ func work(text string) (err error) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	db, err := sqlitedb.Open(p.DB, nil)
+	db, closeDB, err := p.openStore()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, sqlitedb.Close(db)) }()
+	defer func() { err = errors.Join(err, closeDB()) }()
 	lockDB := db
 	if p.LockDB != "" {
 		if lockDB, err = sqlitedb.Open(p.LockDB, nil); err != nil {
@@ -195,6 +199,14 @@ func work(text string) (err error) {
 	}
 	p.tell(note{What: "ready"})
 	return s.Run(ctx)
+}
+
+func (p plan) openStore() (db *gorm.DB, closer func() error, err error) {
+	if p.StoreDSN != "" {
+		return postgresdb.Open(sqldialect.ServerConfig{DSN: secret.New(p.StoreDSN)})
+	}
+	db, err = sqlitedb.Open(p.DB, nil)
+	return db, func() error { return sqlitedb.Close(db) }, err
 }
 
 func (p plan) listen(e scheduler.Event) {

@@ -3,7 +3,9 @@ package sqldialect
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -77,6 +79,10 @@ func (p *patient) Connect(ctx context.Context) (driver.Conn, error) {
 		}
 		p.mu.Unlock()
 		o = <-come // it came at the same moment
+	}
+	if errors.Is(o.err, driver.ErrBadConn) {
+		// database/sql would open another at once, and a third: of a server that is gone.
+		o.err = fmt.Errorf("the server ended the connection that was being opened: %w", io.ErrUnexpectedEOF)
 	}
 	if o.err != nil {
 		return nil, &errOpening{o.err}

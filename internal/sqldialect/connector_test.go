@@ -2,6 +2,7 @@ package sqldialect_test
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"testing"
@@ -55,4 +56,26 @@ func TestRequestsShorterThanAHandshakeGetAConnection(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// gone is a server whose port answers and whose process does not, as behind a proxy.
+type gone struct{ dials int }
+
+func (g *gone) Driver() driver.Driver { return nil }
+
+func (g *gone) Connect(context.Context) (driver.Conn, error) {
+	g.dials++
+	return nil, driver.ErrBadConn
+}
+
+func TestServerThatIsGoneIsDialledOnce(t *testing.T) {
+	server := &gone{}
+	pool := sql.OpenDB(sqldialect.Patient(server, 5*time.Second))
+	err := pool.PingContext(t.Context())
+	if d := sqldialect.MySQL(); err == nil || d.Classify(err) != sqldialect.Unavailable || !d.NotApplied(err) || server.dials != 1 {
+		t.Errorf("%d dials, %v", server.dials, err)
+	}
+	if err := pool.Close(); err != nil {
+		t.Error(err)
+	}
 }
