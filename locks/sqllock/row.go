@@ -96,7 +96,7 @@ func (r *Row) Acquire(ctx context.Context, req driver.Request) (driver.Grant, er
 	}
 	var fence int64
 	err := r.do(ctx, "acquire", func(q *texts) (err error) {
-		if fence, err = r.take(ctx, g, req); !errors.Is(err, sql.ErrNoRows) {
+		if fence, err = r.take(ctx, q, g, req); !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
 		// The key's first use.
@@ -105,7 +105,7 @@ func (r *Row) Acquire(ctx context.Context, req driver.Request) (driver.Grant, er
 			query = "SET STATEMENT innodb_lock_wait_timeout=0 FOR " + query
 		}
 		if _, err = r.conn.Exec(ctx, query, r.text(req.Key), req.Token[:]); err == nil {
-			fence, err = r.take(ctx, g, req)
+			fence, err = r.take(ctx, q, g, req)
 		}
 		return err
 	})
@@ -122,13 +122,13 @@ func (r *Row) Acquire(ctx context.Context, req driver.Request) (driver.Grant, er
 
 // take locks the row on a connection of its own. It returns sql.ErrNoRows where
 // there is no row to lock.
-func (r *Row) take(ctx context.Context, g grant, req driver.Request) (int64, error) {
+func (r *Row) take(ctx context.Context, q *texts, g grant, req driver.Request) (int64, error) {
 	conn, err := r.conn.Pin(ctx)
 	if err != nil {
 		return 0, err
 	}
 	start := time.Now()
-	fence, err := r.lock(ctx, conn, req)
+	fence, err := r.lock(ctx, q, conn, req)
 	if err != nil {
 		r.abandon(ctx, conn)
 		return 0, err
@@ -137,8 +137,8 @@ func (r *Row) take(ctx context.Context, g grant, req driver.Request) (int64, err
 }
 
 // lock begins the transaction and locks the row. An error leaves it to be abandoned.
-func (r *Row) lock(ctx context.Context, conn *sqldialect.Session, req driver.Request) (int64, error) {
-	if err := r.sql.begin(ctx, conn.Conn, req.TTL); err != nil {
+func (r *Row) lock(ctx context.Context, q *texts, conn *sqldialect.Session, req driver.Request) (int64, error) {
+	if err := r.sql.begin(ctx, conn.Conn, req.TTL, q.mariadb); err != nil {
 		return 0, err
 	}
 	var h driver.Holder
@@ -348,11 +348,13 @@ func (r *Row) abandon(ctx context.Context, conn *sqldialect.Session) {
 
 // giveBack returns a connection to the pool as it was.
 func (r *Row) giveBack(ctx context.Context, conn *sqldialect.Session) {
-	if r.sql.reset != "" {
-		if _, err := conn.Exec(ctx, r.sql.reset); err != nil {
-			conn.Kill()
-			return
-		}
+	q, err := r.ready(ctx)
+	if err == nil {
+		err = r.sql.reset(ctx, conn.Conn, q.mariadb)
+	}
+	if err != nil {
+		conn.Kill()
+		return
 	}
 	conn.Return()
 }
@@ -375,7 +377,6 @@ func (r *Row) Close() error {
 type rowSQL struct {
 	d                       *sqldialect.Dialect
 	make, lock, draw, check string
-	reset                   string // undoes what begin has set for the connection
 }
 
 func newRowSQL(table string, d *sqldialect.Dialect) rowSQL {
@@ -391,7 +392,6 @@ func newRowSQL(table string, d *sqldialect.Dialect) rowSQL {
 	}
 	if d == sqldialect.MySQL() {
 		q.make += " ON DUPLICATE KEY UPDATE beats = beats"
-		q.reset = "SET SESSION wait_timeout = DEFAULT"
 	} else {
 		// It would wait for the end of a transaction that holds a row made just now.
 		q.make = strings.Replace(q.make, "VALUES (?, ?, 0, 0, 0)", "SELECT CAST(? AS TEXT), CAST(? AS BYTEA), 0, 0, 0"+
@@ -404,7 +404,9 @@ func newRowSQL(table string, d *sqldialect.Dialect) rowSQL {
 }
 
 // begin begins a transaction that the server ends when it hears nothing for the TTL.
-func (q rowSQL) begin(ctx context.Context, c sqldialect.Conn, ttl time.Duration) error {
+// It reads what is committed: under REPEATABLE READ, InnoDB's default, a look at a key
+// that has no row yet locks the gap around it, and nobody else could make a row there.
+func (q rowSQL) begin(ctx context.Context, c sqldialect.Conn, ttl time.Duration, mariadb bool) error {
 	if q.d == sqldialect.Postgres() {
 		if _, err := c.Exec(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
 			return err
@@ -412,11 +414,30 @@ func (q rowSQL) begin(ctx context.Context, c sqldialect.Conn, ttl time.Duration)
 		return c.Query(ctx, "SELECT set_config('idle_in_transaction_session_timeout', CAST(? AS TEXT), true)",
 			[]any{strconv.FormatInt(ttl.Milliseconds(), 10)}, func(sqldialect.Rows) error { return nil })
 	}
-	if _, err := c.Exec(ctx, "SET SESSION wait_timeout = "+strconv.FormatInt(wholeSeconds(ttl), 10)); err != nil {
+	set := "SET SESSION wait_timeout = " + strconv.FormatInt(wholeSeconds(ttl), 10) + ", " + isolation(mariadb) + " = 'READ-COMMITTED'"
+	if _, err := c.Exec(ctx, set); err != nil {
 		return err
 	}
 	_, err := c.Exec(ctx, "START TRANSACTION")
 	return err
+}
+
+// reset undoes what begin has set for the connection.
+func (q rowSQL) reset(ctx context.Context, c sqldialect.Conn, mariadb bool) error {
+	if q.d == sqldialect.Postgres() {
+		return nil // it was set for the transaction
+	}
+	_, err := c.Exec(ctx, "SET SESSION wait_timeout = DEFAULT, "+isolation(mariadb)+" = DEFAULT")
+	return err
+}
+
+// isolation is the variable of a session's isolation level: MySQL has dropped the name
+// that every MariaDB knows.
+func isolation(mariadb bool) string {
+	if mariadb {
+		return "tx_isolation"
+	}
+	return "transaction_isolation"
 }
 
 // commit ends the transaction and, on PostgreSQL, notifies who waits for the key.

@@ -240,11 +240,30 @@ func TestRowCountsUnderTheLock(t *testing.T) {
 	})
 }
 
+// Under REPEATABLE READ, InnoDB's default, a look at a key without a row locks the gap
+// that it would stand in, and keys beside it could not be made by anybody.
+func TestRowLocksNoGap(t *testing.T) {
+	eachPlace(t, func(t *testing.T, p *place) {
+		if p.name != "mariadb" {
+			t.Skip("has no locks on gaps")
+		}
+		d := p.rowDriver(t, p.addr)
+		hold(t, d, request("k"))
+		var levels []string
+		if err := p.admin.Raw("SELECT trx_isolation_level FROM information_schema.innodb_trx JOIN information_schema.processlist p ON p.id = trx_mysql_thread_id WHERE p.db = DATABASE()").Scan(&levels).Error; err != nil {
+			t.Fatal(err)
+		}
+		if len(levels) != 1 || levels[0] != "READ COMMITTED" {
+			t.Errorf("the transaction of a held key is at %q, want READ COMMITTED", levels)
+		}
+	})
+}
+
 // A connection comes back to the pool as it was.
 func TestRowLeavesTheConnectionAsItWas(t *testing.T) {
 	eachPlace(t, func(t *testing.T, p *place) {
 		db := p.user(t, 1)
-		setting := map[string]string{"postgres": "SHOW idle_in_transaction_session_timeout", "mariadb": "SELECT @@session.wait_timeout"}[p.name]
+		setting := map[string]string{"postgres": "SHOW idle_in_transaction_session_timeout", "mariadb": "SELECT CONCAT(@@session.wait_timeout, ' ', @@session.tx_isolation)"}[p.name]
 		read := func() (s string) {
 			if err := db.Raw(setting).Scan(&s).Error; err != nil {
 				t.Fatal(err)
