@@ -22,7 +22,7 @@ MODULES := adapters/gocronlock benchmarks/lockbench
 AREA ?=
 SOAK ?= $(or $(SOAK_OF_$(AREA)),1h)
 RESULT ?= soak-$(AREA).json
-AREAS := store leader switch degradation
+AREAS := store leader switch degradation clocks
 SOAK_store := -run='^TestCrowd$$' -parallel=3 ./store/gormstore
 SOAK_leader := -run='^TestLeaderFaults$$' ./internal/e2e
 SOAK_OF_leader := 50
@@ -30,6 +30,8 @@ SOAK_degradation := -run='^TestDegraded$$' ./internal/e2e
 SOAK_OF_degradation := 30s
 SOAK_switch := -p=1 -run='^Test(Centre|Memory|SQLite|Postgres)$$/a_fleet_turns|^TestSwitchOfAllWorkers$$|^TestSwitchByFileAndByRequest$$' ./scheduler/switchwatch/... ./cmd/solotick
 SOAK_OF_switch := 100
+SOAK_clocks := -run='^TestSkewedClocks$$' ./internal/lockfaults
+SOAK_OF_clocks := 1
 # Flags of make bench-locks and bench-store, such as -quick, -json or -only=redis.
 BENCHFLAGS ?=
 
@@ -121,7 +123,7 @@ bench-store: deps ## Measure the store and the guard beside the same statements 
 	$(GO) run ./benchmarks/storebench $(BENCHFLAGS)
 
 .PHONY: soak
-soak: deps ## Run the long form of what the suite shows in short: AREA=store for SOAK=1h, AREA=leader for SOAK=50 faults, AREA=degradation with outages of SOAK=30s, AREA=switch for SOAK=100 throws; the figures go to RESULT
+soak: deps ## Run the long form of what the suite shows in short: AREA=store for SOAK=1h, AREA=leader for SOAK=50 faults, AREA=degradation with outages of SOAK=30s, AREA=switch for SOAK=100 throws, AREA=clocks once on every lock backend with processes whose wall clocks differ; the figures go to RESULT
 	$(if $(SOAK_$(AREA)),,$(error AREA is one of: $(AREAS)))
 	SOLOTICK_SOAK=$(SOAK) SOLOTICK_SOAK_RESULT=$(abspath $(RESULT)) $(GO) test -v -count=1 -timeout=0 $(TESTFLAGS) $(SOAK_$(AREA))
 

@@ -93,7 +93,7 @@ func sleeps(fset *token.FileSet, files []*ast.File) []token.Position {
 	openers := bubbleOpeners(files)
 	var found []token.Position
 	for _, f := range files {
-		excused := excusedLines(fset, f)
+		excused := excusedLines(fset, f, "real time: ")
 		for _, decl := range f.Decls {
 			fn, ok := decl.(*ast.FuncDecl)
 			if ok && len(openers) > 0 && !isTest(fn.Name.Name) {
@@ -149,11 +149,12 @@ func opensBubble(call *ast.CallExpr, openers map[string]bool) bool {
 	return ok && openers[fn.Name]
 }
 
-func excusedLines(fset *token.FileSet, f *ast.File) map[int]bool {
+// excusedLines are those with a comment that begins with the text, and those below.
+func excusedLines(fset *token.FileSet, f *ast.File, text string) map[int]bool {
 	excused := map[int]bool{}
 	for _, group := range f.Comments {
 		for _, c := range group.List {
-			if strings.HasPrefix(c.Text, "// real time: ") {
+			if strings.HasPrefix(c.Text, "// "+text) {
 				excused[fset.Position(c.Pos()).Line] = true
 				excused[fset.Position(group.End()).Line+1] = true
 			}

@@ -15,7 +15,7 @@ var known atomic.Int64
 var measured atomic.Int64
 
 func recentLead(at time.Time) (time.Duration, bool) {
-	if at.Unix() < bubbles {
+	if inBubble(at) {
 		return 0, false
 	}
 	// In this order: known is at least as new as measured.
@@ -50,16 +50,21 @@ func lead(at time.Time) time.Duration {
 }
 
 // monotonic is what CLOCK_MONOTONIC showed at at. Go's own reading of it spares the
-// system call. Inside a synctest bubble, whose time begins in the year 2000, Go's
-// clock is another one; where a machine has lost the date, the call does no harm.
+// system call.
 func monotonic(at time.Time) time.Duration {
-	if at.Unix() < bubbles {
+	if inBubble(at) {
 		return read(unix.CLOCK_MONOTONIC)
 	}
 	return origin.reading + at.Sub(origin.at)
 }
 
-const bubbles = 1_500_000_000
+// inBubble tells whether at is of a synctest bubble, whose time begins in the year 2000
+// and whose clock is another one. Where a machine has lost the date, it does no harm to
+// say so too: it costs a system call.
+func inBubble(at time.Time) bool {
+	// wall clock: only tells the two kinds of time apart
+	return at.Unix() < 1_500_000_000
+}
 
 // origin ties Go's monotonic clock to the system's.
 var origin = tie()

@@ -34,6 +34,7 @@ type crew struct {
 	seed     uint64
 	dice     *rand.Rand
 	folder   string
+	program  string        // of the processes
 	operator *locks.Locker // connected past the proxies
 
 	mu     sync.Mutex
@@ -72,7 +73,7 @@ func seedOf(t *testing.T) uint64 {
 func newCrew(t *testing.T, s site) *crew {
 	t.Helper()
 	c := &crew{
-		T: t, site: s, seed: seedOf(t), folder: t.TempDir(), news: make(chan struct{}),
+		T: t, site: s, seed: seedOf(t), folder: t.TempDir(), program: os.Args[0], news: make(chan struct{}),
 		record: record{stood: map[string][]span{}, killed: map[string]int64{}, taken: map[string][]span{}},
 	}
 	c.dice = rand.New(rand.NewPCG(c.seed, 1))
@@ -130,9 +131,10 @@ func (c *crew) start(name string) *member {
 	if err != nil {
 		c.Fatal(err)
 	}
-	m.cmd = exec.Command(os.Args[0])
+	m.cmd = exec.Command(c.program)
 	zone := zones[len(c.all)%len(zones)]
-	m.cmd.Env = append(os.Environ(), processEnv+"="+string(text), "TZ="+zone, "PGTZ="+zone)
+	m.cmd.Env = append(os.Environ(), processEnv+"="+string(text), "TZ="+zone, "PGTZ="+zone,
+		skewEnv+"="+skews[len(c.all)%len(skews)].String(), startedEnv+"="+strconv.FormatInt(wallBase(), 10))
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	logs, err := os.Create(filepath.Join(c.folder, name+".log"))
 	if err != nil {

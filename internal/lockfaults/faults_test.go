@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -24,25 +25,30 @@ func TestBackends(t *testing.T) {
 	for _, s := range sites {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			c := newCrew(t, s.open(t))
-			holders := c.crewOf("h0", "h1", "h2", "h3", "h4", "h5")
-			waiter := c.crewOf("w")[0]
-
-			c.lostByTime(holders, waiter)
-			c.lostByServer(holders[:3], waiter)
-			c.restarted(holders[0], waiter)
-			c.serverAway(holders[1], waiter)
-			c.storm(holders[:3])
-			c.nothingLeft(holders, waiter)
-			c.report()
+			newCrew(t, s.open(t)).plan()
 		})
 	}
+}
+
+// plan is what every backend goes through.
+func (c *crew) plan() {
+	c.Helper()
+	holders := c.crewOf("h0", "h1", "h2", "h3", "h4", "h5")
+	waiter := c.crewOf("w")[0]
+
+	c.lostByTime(holders, waiter)
+	c.lostByServer(holders[:3], waiter)
+	c.restarted(holders[0], waiter)
+	c.serverAway(holders[1], waiter)
+	c.storm(holders[:3])
+	c.nothingLeft(holders, waiter)
+	c.report()
 }
 
 func (c *crew) report() {
 	c.Helper()
 	f := c.judge()
-	c.Logf("seed %d; late %v\nFIGURES | %s | %v | %d | %d | %s | %s | %s | %s | %s | %s |", c.seed, f.late, c.Name()[len("TestBackends/"):], c.ttl, f.grants,
+	c.Logf("seed %d; late %v\nFIGURES | %s | %v | %d | %d | %s | %s | %s | %s | %s | %s |", c.seed, f.late, filepath.Base(c.Name()), c.ttl, f.grants,
 		f.lostByTime, round(f.margin), f.byServer, round(f.toldAwake), f.waiting, f.away, f.leftBehind)
 }
 

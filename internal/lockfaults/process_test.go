@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,7 +72,9 @@ type event struct {
 	OK    bool   `json:",omitempty"`
 	Count int    `json:",omitempty"` // of requests
 	Text  string `json:",omitempty"`
-	At    int64
+	// Wall is how far the wall clock of the process is ahead of its parent's.
+	Wall time.Duration `json:",omitempty"`
+	At   int64
 }
 
 func (e event) String() string {
@@ -86,6 +89,20 @@ func now() int64 {
 		panic(err)
 	}
 	return t.Nano()
+}
+
+// startedEnv is the parent's wall clock, less the clock that all processes share, in
+// nanoseconds.
+const startedEnv = "LOCKFAULTS_WALL"
+
+func wallBase() int64 { return time.Now().UnixNano() - now() }
+
+func wallAhead() time.Duration {
+	parents, err := strconv.ParseInt(os.Getenv(startedEnv), 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	return time.Duration(wallBase() - parents)
 }
 
 func plugins() (*locks.Registry, error) {
@@ -161,7 +178,7 @@ func serve(text string) (err error) {
 		return err
 	}
 	p.work.Go(func() { p.watchClock(ctx) })
-	p.tell(event{What: "ready", OK: true})
+	p.tell(event{What: "ready", OK: true, Wall: wallAhead()})
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		var c command
 		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
