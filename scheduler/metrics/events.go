@@ -38,10 +38,10 @@ func (m *Metrics) OnEvent(e scheduler.Event) {
 			}
 		}
 	case scheduler.StoreAnswered:
-		op := opLabel(e.Op)
-		m.fams.storeLatency.WithLabelValues(op).Observe(e.Took.Seconds())
+		of := m.fams.storeOf(e.Op)
+		of.latency.Observe(e.Took.Seconds())
 		if e.Err != nil {
-			m.fams.storeErrors.WithLabelValues(op).Inc()
+			of.errors.Inc()
 		}
 	case scheduler.JobsSurveyed:
 		for i := range e.Jobs {

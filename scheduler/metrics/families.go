@@ -29,6 +29,23 @@ type families struct {
 	leader, clockOffset, storeUp, abandoned                                      prometheus.Gauge
 	leaderChanges                                                                prometheus.Counter
 	locks                                                                        lockFamilies
+
+	store map[string]storeSeries // by operation, looked up once; never changes
+}
+
+// storeSeries are the series of one kind of request to the store.
+type storeSeries struct {
+	latency prometheus.Observer
+	errors  prometheus.Counter
+}
+
+// storeOf are the series of the operation, whichever: a newer core may have more.
+func (f *families) storeOf(op string) storeSeries {
+	if s, ok := f.store[op]; ok {
+		return s
+	}
+	label := opLabel(op)
+	return storeSeries{f.storeLatency.WithLabelValues(label), f.storeErrors.WithLabelValues(label)}
 }
 
 type lockFamilies struct {
@@ -37,8 +54,8 @@ type lockFamilies struct {
 	held, waiting            *prometheus.GaugeVec
 }
 
-// The values of the label op of store_latency_seconds that every scheduler uses.
-var storeOps = []string{"register", "claim", "finish", "fetch", "heartbeat", "survey", "take_over", "settle", "revive", "audit"}
+// The requests to the store that every scheduler makes: the values of the label op.
+var storeOps = []string{"register", "claim", "finish", "fetch", "heartbeat", "survey", "take over", "settle", "revive", "audit"}
 
 var latencyBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5}
 
@@ -112,9 +129,9 @@ func newFamilies(cfg Config) families {
 		lost:     counter("lock_lost_total", "Locks that ended before they were released, by reason.", "backend", "reason"),
 	}
 
+	f.store = make(map[string]storeSeries, len(storeOps))
 	for _, op := range storeOps {
-		f.storeLatency.WithLabelValues(op)
-		f.storeErrors.WithLabelValues(op)
+		f.store[op] = f.storeOf(op)
 	}
 	for _, mode := range scheduler.Modes() {
 		f.degraded.WithLabelValues(string(mode))

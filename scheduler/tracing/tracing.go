@@ -3,6 +3,8 @@ package tracing
 import (
 	"context"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -25,7 +27,7 @@ type Config struct {
 const (
 	scope      = "github.com/solotick/solotick/scheduler/tracing"
 	maxText    = 1 << 10
-	maxEarlier = 1000 // attempts that are remembered for a link
+	maxEarlier = 1000 // attempts that are remembered for a link, and jobs with their attributes
 )
 
 // Options that never change, made once: a run that is not sampled should cost little.
@@ -42,6 +44,32 @@ type Tracer struct {
 	open    table[attempt, run]
 	earlier table[store.ID, trace.SpanContext]
 	taken   table[attempt, struct{}] // taken over from a dead owner
+	names   sync.Map                 // job name -> named, at its last first attempt
+	named   atomic.Int64             // how many
+}
+
+// named is the attributes of a naming, made once.
+type named struct {
+	naming
+	option trace.SpanStartOption
+}
+
+// naming is what runs of a job have in common.
+type naming struct {
+	namespace, job string
+	class          store.Class
+	attempt        int
+}
+
+func (n naming) option() trace.SpanStartOption {
+	return trace.WithAttributes(
+		attribute.String("job.system", "solotick"),
+		attribute.String("job.namespace", n.namespace),
+		attribute.String("job.name", n.job),
+		attribute.String("job.kind", n.class.String()),
+		attribute.Int("job.attempt", n.attempt),
+		attribute.String("faas.trigger", trigger(n.class)),
+	)
 }
 
 // run is an attempt in progress, with the context that children are made in.
@@ -83,15 +111,10 @@ func (t *Tracer) RunContext(ctx context.Context, e scheduler.RunStarted) context
 	if x.Key.Class == store.ClassKey {
 		kind = consumer
 	}
-	opts := append(make([]trace.SpanStartOption, 0, 5), newRoot, kind, trace.WithTimestamp(began),
-		trace.WithAttributes(
-			attribute.String("job.system", "solotick"),
-			attribute.String("job.namespace", x.Namespace),
-			attribute.String("job.name", x.Key.Job),
-			attribute.String("job.kind", x.Key.Class.String()),
-			attribute.Int("job.attempt", x.Attempt),
-			attribute.String("faas.trigger", trigger(x.Key.Class)),
-		))
+	opts := append(make([]trace.SpanStartOption, 0, 5), kind, trace.WithTimestamp(began), t.naming(x))
+	if trace.SpanContextFromContext(ctx).IsValid() {
+		opts = append(opts, newRoot)
+	}
 	if links := t.links(ctx, x); len(links) > 0 {
 		opts = append(opts, trace.WithLinks(links...))
 	}
@@ -110,6 +133,20 @@ func (t *Tracer) RunContext(ctx context.Context, e scheduler.RunStarted) context
 	}
 	t.open.put(attemptOf(x), run{root, span})
 	return root
+}
+
+// naming is the attributes that samplers see.
+func (t *Tracer) naming(x *store.Execution) trace.SpanStartOption {
+	n := naming{x.Namespace, x.Key.Job, x.Key.Class, x.Attempt}
+	known, ok := t.names.Load(n.job)
+	if ok && known.(*named).naming == n {
+		return known.(*named).option
+	}
+	option := n.option()
+	if n.attempt == 1 && (ok || t.named.Add(1) <= maxEarlier) {
+		t.names.Store(n.job, &named{n, option})
+	}
+	return option
 }
 
 // past makes a span of something that is over.
