@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	dir := flags.String("dir", ".", "root of the module")
 	only := flags.String("guard", "", "break this guard only")
 	timeout := flags.Duration("timeout", 2*time.Minute, "limit for the tests of one package")
-	at := flags.Int("p", 2, "guards broken at a time, each in processes of its own")
+	at := flags.Int("p", 3, "guards broken at a time, each in processes of its own")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ type runner struct {
 	at      int // a time
 	out     io.Writer
 
+	building sync.Mutex // the compiler takes all processors by itself
 	mu       sync.Mutex
 	built    map[string]func() error // by package
 	baseline map[string]func() error // by package and pattern: with nothing broken
@@ -136,6 +137,8 @@ func (r *runner) binary(pkg string) string {
 }
 
 func (r *runner) build(ctx context.Context, pkg string) error {
+	r.building.Lock()
+	defer r.building.Unlock()
 	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags=mutation", "-o", r.binary(pkg), "./"+pkg)
 	cmd.Dir = r.dir
 	if out, err := cmd.CombinedOutput(); err != nil {
