@@ -10,9 +10,10 @@ import (
 
 // env has the servers, each started at its first use.
 type env struct {
-	tb      testing.TB
-	servers map[string][]string
-	count   int
+	tb       testing.TB
+	servers  map[string][]string
+	redisPid int
+	count    int
 }
 
 func (e *env) started(name string, start func() []string) []string {
@@ -34,7 +35,11 @@ func addresses(servers ...*testenv.Server) []string {
 }
 
 func (e *env) redis() string {
-	return e.started("redis", func() []string { return addresses(testenv.Redis(e.tb)) })[0]
+	return e.started("redis", func() []string {
+		s := testenv.Redis(e.tb)
+		e.redisPid = s.Pid()
+		return addresses(s)
+	})[0]
 }
 
 func (e *env) redises() []string {

@@ -23,6 +23,8 @@ type row struct {
 	LongestWait float64 `json:"longest_wait_ms,omitempty"` // of any waiter
 	Turns       *[2]int `json:"turns,omitempty"`           // fewest and most of any process, over all rounds
 	Goroutines  float64 `json:"goroutines,omitempty"`      // a held lock
+	ClientCPU   float64 `json:"client_cpu_us,omitempty"`   // of this process, a cycle
+	ServerCPU   float64 `json:"server_cpu_us,omitempty"`
 	Wanted      string  `json:"wanted,omitempty"`
 	Met         *bool   `json:"met,omitempty"`
 
@@ -110,7 +112,7 @@ func table(out io.Writer, rows []row) {
 	case cycle:
 		head = append(head, "ratio", "quartiles", "requests", "wanted")
 	case parallel:
-		head = append(head, "ratio", "quartiles", "wanted")
+		head = append(head, "ratio", "quartiles", "CPU client", "CPU server", "wanted")
 	case handOver:
 		head = append(head, "ratio", "quartiles", "requests", "longest wait", "turns", "wanted")
 		head[0] = "backend, waiters"
@@ -136,6 +138,8 @@ func table(out io.Writer, rows []row) {
 		switch scenario {
 		case cycle:
 			cells = append(cells, fmt.Sprintf("%.1f", r.Requests))
+		case parallel:
+			cells = append(cells, fmt.Sprintf("%.1f µs", r.ClientCPU), fmt.Sprintf("%.1f µs", r.ServerCPU))
 		case handOver:
 			cells = append(cells, fmt.Sprintf("%.1f", r.Requests), fmt.Sprintf("%.0f ms", r.LongestWait), fmt.Sprintf("%d-%d", r.Turns[0], r.Turns[1]))
 		}

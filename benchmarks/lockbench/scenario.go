@@ -192,7 +192,10 @@ func runParallel(ctx context.Context, e *env, b backend, s size) (_ []row, err e
 		}
 	}
 	all = append([]*opened{sequential}, all...)
+	spent := map[*opened]processors{}
 	err = alternate(all, s.parallelRounds, func(o *opened) error {
+		before := processorTime(e.redisPid)
+		defer func() { spent[o] = spent[o].plus(processorTime(e.redisPid).minus(before)) }()
 		began := time.Now()
 		var err error
 		if o == sequential {
@@ -209,6 +212,8 @@ func runParallel(ctx context.Context, e *env, b backend, s size) (_ []row, err e
 	rows := f.rows(parallel, b, all)
 	for i, o := range all {
 		rows[i].Unit = "cycles/s"
+		n := float64((s.parallelRounds + 1) * goroutines * each)
+		rows[i].ClientCPU, rows[i].ServerCPU = micros(spent[o].client)/n, micros(spent[o].server)/n
 		if o.ours {
 			rows[i].want(atLeast, 1.5)
 			rows[i].ahead(rows, "rueidislock", true)
