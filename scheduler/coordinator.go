@@ -77,9 +77,31 @@ func (w *Switch) waitingLocked(g Gate, c *coordinator) (tell func()) {
 	}
 }
 
+// settleNow takes or leaves the mode before whoever threw the switch is answered. One
+// who is told of another change meanwhile leaves that to the loop.
+func (w *Switch) settleNow() {
+	w.mu.Lock()
+	looping := w.looping
+	w.mu.Unlock()
+	if !looping || !w.s.enterIntake() {
+		return
+	}
+	defer w.s.intakeWG.Done()
+	if w.settling.TryLock() {
+		defer w.settling.Unlock()
+		w.settleLocked()
+	}
+}
+
 // settle takes or leaves the mode where its time has come, and returns how long
 // until the next such time (0: none in sight) and which gates want to be asked.
 func (w *Switch) settle() (next time.Duration, doubt []Gate) {
+	w.settling.Lock()
+	defer w.settling.Unlock()
+	return w.settleLocked()
+}
+
+func (w *Switch) settleLocked() (next time.Duration, doubt []Gate) {
 	var events []Degraded
 	sooner := func(d time.Duration) {
 		if next == 0 || d < next {
@@ -147,6 +169,9 @@ func (w *Switch) settle() (next time.Duration, doubt []Gate) {
 
 // loop turns the switch in time and asks coordinators in doubt.
 func (w *Switch) loop() {
+	w.mu.Lock()
+	w.looping = true
+	w.mu.Unlock()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

@@ -212,7 +212,7 @@ func causeOf(ctx context.Context, err error) error {
 // somebody else ends it in every mode; one that cannot answer ends it in
 // fail_fast, or with the switch off, only, since the store's own lease and active key still hold.
 func (a *attempt) gateLost(cause error, unavailable bool) {
-	if mode, goesOn := a.s.switcher.outlives(a.job); unavailable && goesOn {
+	if mode, goesOn := a.s.switcher.outlives(a.job); goesOn && (unavailable || mutation.On("gate-taken")) {
 		if !a.unrecorded {
 			a.degrade(mode)
 		}

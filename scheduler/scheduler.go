@@ -40,6 +40,7 @@ type Scheduler struct {
 	finishes   batcher[store.Finish, error]
 	journal    *journal.Journal // nil where none is configured
 	settled    settledCount     // what became of it; of journalLoop
+	unwritten  unwritten
 	fetchNow   chan struct{}
 	sweepNow   chan struct{}
 	pruneNow   chan struct{}
@@ -217,6 +218,17 @@ func (s *Scheduler) main() {
 
 // taking runs a service that ends when the intake does.
 func (s *Scheduler) taking(f func()) { s.intakeWG.Go(f) }
+
+// enterIntake counts a caller in among the services, unless the stop has begun.
+func (s *Scheduler) enterIntake() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase != phaseRunning || s.intake.Err() != nil {
+		return false
+	}
+	s.intakeWG.Add(1)
+	return true
+}
 
 // background runs a service that ends when everything is recorded.
 func (s *Scheduler) background(f func()) { s.backWG.Go(f) }

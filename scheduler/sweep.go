@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/solotick/solotick/internal/leaseclock"
+	"github.com/solotick/solotick/internal/mutation"
 	"github.com/solotick/solotick/leader"
 	"github.com/solotick/solotick/store"
 )
@@ -41,7 +42,9 @@ func (s *Scheduler) sweepLoop() {
 				// A new leader sweeps at once, and again when the ticks that nobody led
 				// just before are old enough to be missed.
 				nudge(s.sweepNow)
-				again = time.Now().Add(settleGrace + sweepJitter/10)
+				if !mutation.On("settle-again") {
+					again = time.Now().Add(settleGrace + sweepJitter/10)
+				}
 				nudge(s.fetchNow)
 			}
 		}

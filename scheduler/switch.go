@@ -30,11 +30,15 @@ type Switch struct {
 	cfg     Degradation
 	process *SwitchSetting
 	fleet   *SwitchSetting
+	refused string   // why a setting for the fleet is not obeyed
 	now     position // the layers laid together
 	coords  map[Gate]*coordinator
 	notify  chan struct{}        // closed and replaced at every change
 	toAudit []store.SwitchChange // not yet taken by the store
 	audits  chan struct{}        // capacity 1
+	looping bool                 // the loop has begun
+
+	settling sync.Mutex // modes are taken and told by one at a time
 }
 
 func newSwitch(s *Scheduler) *Switch {
@@ -146,6 +150,7 @@ func (w *Switch) configure(d Degradation) {
 	w.mu.Unlock()
 	w.s.log.Info("degradation switch configured", "switch", d.Switch, "mode", d.Mode, "after", d.After, "recover_after", d.RecoverAfter, "jobs", d.Jobs)
 	w.s.emit(DegradationChanged{From: from, To: d})
+	w.settleNow()
 }
 
 // thrownLocked makes everybody look at the switch again.
@@ -198,12 +203,15 @@ func (w *Switch) ClearFrom(source, by, reason string) error {
 // the audit of it.
 func (w *Switch) SetFleet(t *SwitchSetting) error {
 	if t == nil {
+		w.FleetRefused("")
 		w.throw(&w.fleet, nil, sourceCentre, "", "", true)
 		return nil
 	}
 	if err := t.Validate(); err != nil {
+		w.FleetRefused(err.Error())
 		return err
 	}
+	w.FleetRefused("")
 	c := *t
 	c.Jobs = maps.Clone(t.Jobs)
 	if c.ended(w.s.clock.now()) {
@@ -212,6 +220,14 @@ func (w *Switch) SetFleet(t *SwitchSetting) error {
 	}
 	w.throw(&w.fleet, &c, sourceCentre, c.By, c.Reason, true)
 	return nil
+}
+
+// FleetRefused says why what the configuration centre has is no setting; Status shows it
+// until SetFleet takes one. Empty: it is one.
+func (w *Switch) FleetRefused(reason string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.refused = reason
 }
 
 // throw replaces a layer, unless it stays the same.
@@ -246,6 +262,7 @@ func (w *Switch) throw(layer **SwitchSetting, to *SwitchSetting, source, by, rea
 	}
 	w.s.log.Info("degradation switch thrown", attrs...)
 	w.s.emit(SwitchThrown{Fleet: fleet, Source: source, From: from, To: to})
+	w.settleNow()
 }
 
 // expire ends the settings whose time is over, and returns how long until the next
@@ -288,6 +305,8 @@ type SwitchStatus struct {
 	Configured Degradation    `json:"configured"`
 	Fleet      *SwitchSetting `json:"fleet,omitempty"`
 	Process    *SwitchSetting `json:"process,omitempty"`
+	// Refused is why what the configuration centre has is not obeyed; empty where it is.
+	Refused string `json:"fleet_refused,omitempty"`
 }
 
 // Status tells what is in force.
@@ -296,7 +315,7 @@ func (w *Switch) Status() SwitchStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	st := SwitchStatus{
-		Position: w.now.at, Mode: w.now.mode, Configured: w.cfg, Fleet: w.fleet, Process: w.process,
+		Position: w.now.at, Mode: w.now.mode, Configured: w.cfg, Fleet: w.fleet, Process: w.process, Refused: w.refused,
 		Jobs: map[string]store.Mode{}, Coordinators: map[string]string{},
 	}
 	for _, j := range jobs {

@@ -59,6 +59,11 @@ func TestForcedActsAsIfTheCoordinatorWereAway(t *testing.T) {
 				}
 			}
 			thrown := time.Now()
+			for _, r := range c.Replicas {
+				if !r.Switch().Status().Degraded {
+					t.Errorf("replica %d: the mode is not taken when the throw is answered", r.ID)
+				}
+			}
 			time.Sleep(20 * time.Second)
 			for _, r := range c.Replicas {
 				h := r.Health()

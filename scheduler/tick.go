@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"time"
 
+	"github.com/solotick/solotick/internal/mutation"
 	"github.com/solotick/solotick/store"
 )
 
@@ -47,7 +48,7 @@ func (s *Scheduler) plan(before schedules) schedules {
 		case j.reign == sch.job.reign:
 			sch.job, planned[j.name] = j, true
 			plan = append(plan, sch)
-		case sch.job.owns(sch.next):
+		case sch.job.owns(sch.next) && !mutation.On("apply-last-ticks"):
 			sch.last = true
 			plan = append(plan, sch)
 		}

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/solotick/solotick/internal/backoff"
 	"github.com/solotick/solotick/internal/journal"
+	"github.com/solotick/solotick/internal/mutation"
 	"github.com/solotick/solotick/store"
 )
 
@@ -97,7 +99,7 @@ func (s *Scheduler) runsUnrecorded(j *job) bool {
 // that is not settled yet, here or with another replica: while the store is away, also
 // for writes alone, and a little later, when others learn that it is back.
 func (s *Scheduler) awaitsJournals(j *job) bool {
-	if j.o.storeDown != StoreDownRun || s.journal == nil {
+	if j.o.storeDown != StoreDownRun || s.journal == nil || mutation.On("journal-first") {
 		return false
 	}
 	if s.journal.Has(j.name) {
@@ -130,7 +132,9 @@ func (s *Scheduler) startUnrecorded(j *job, key store.Key, adm admission) {
 	if err := s.journal.Begin(key.Job, int64(key.Tick), int64(store.MillisOf(began))); err != nil {
 		s.runWG.Done()
 		s.release(adm)
-		a.log().Error("tick not run: the store cannot answer, and the journal cannot be written", "error", err)
+		if s.unwritten.begins.Add(1) == 1 {
+			a.log().Error("ticks are not run: the store cannot answer, and the journal cannot be written", "error", err)
+		}
 		return
 	}
 	a.ctx, a.cancel = context.WithCancelCause(s.work)
@@ -150,8 +154,10 @@ func (s *Scheduler) startUnrecorded(j *job, key store.Key, adm admission) {
 		if fail == nil {
 			fail = s.journal.End(key.Job, int64(key.Tick), data)
 		}
-		if fail != nil {
-			a.log().Error("end of an unrecorded run not written to the journal", "error", fail)
+		if fail == nil {
+			s.journalWritten()
+		} else if s.unwritten.ends.Add(1) == 1 {
+			a.log().Error("ends of unrecorded runs are not written to the journal", "error", fail)
 		}
 		a.cancel(context.Canceled)
 		leave()
@@ -163,8 +169,23 @@ func (s *Scheduler) startUnrecorded(j *job, key store.Key, adm admission) {
 	}()
 }
 
+// unwritten counts what the journal did not take, since the last line about it.
+type unwritten struct{ begins, ends atomic.Int64 }
+
+// journalWritten tells what was lost while the journal could not be written, once it can
+// be or is not needed any more.
+func (s *Scheduler) journalWritten() {
+	begins, ends := s.unwritten.begins.Swap(0), s.unwritten.ends.Swap(0)
+	if begins > 0 || ends > 0 {
+		s.log.Warn("the journal could not be written for a while", "ticks_not_run", begins, "ends_not_written", ends)
+	}
+}
+
 // holdGate waits until a replica that ticks late has found the gate held.
 func (s *Scheduler) holdGate(j *job, began time.Time) {
+	if mutation.On("gate-hold") {
+		return
+	}
 	hold := time.NewTimer(time.Until(began.Add(min(gateHold, j.spec.Period(began)/2))))
 	defer hold.Stop()
 	select {
@@ -218,6 +239,7 @@ func (s *Scheduler) settleJournal(tell bool) (done bool) {
 			s.log.Info("runs of the journal recorded", "runs", n)
 		}
 		if away, _ := s.storeAway(); !away {
+			s.journalWritten()
 			nudge(s.sweepNow)
 		}
 	}()

@@ -85,6 +85,37 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
+// TestLateReplicaFindsTheGateHeld: without the store the gate alone keeps a replica whose
+// clock is late from running a short job again.
+func TestLateReplicaFindsTheGateHeld(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		dir := t.TempDir()
+		c := schedulertest.New(t, schedulertest.Options{
+			Replicas: 2,
+			Configure: func(r *schedulertest.Replica, cfg *scheduler.Config) {
+				cfg.Journal, cfg.Degradation.After = dir, 2*time.Second
+				scheduler.Uncorrected(cfg)
+				cfg.ClockOffset = -time.Duration(r.ID) * 800 * time.Millisecond
+			},
+			Jobs: func(r *schedulertest.Replica) []scheduler.Job {
+				return []scheduler.Job{scheduler.Cron("j", "@every 5s", effect(r), scheduler.WhenStoreDown(scheduler.StoreDownRun))}
+			},
+		})
+		untilMinute(t)
+		for _, r := range c.Replicas {
+			r.CutStore()
+		}
+		time.Sleep(15 * time.Second) // each has found out
+		begin := time.Now()
+		time.Sleep(time.Minute)
+		once(t, c, "j", 5*time.Second, begin, begin.Add(55*time.Second))
+		for _, r := range c.Replicas {
+			r.Store.Heal()
+		}
+		time.Sleep(10 * time.Second)
+	})
+}
+
 // TestBothAway: with the lock backend away, too, each replica runs each tick in mode
 // store_only, which is at-least-once, and none in mode fail_fast, which loses none.
 func TestBothAway(t *testing.T) {

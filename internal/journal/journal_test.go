@@ -162,3 +162,26 @@ func TestRunThatCannotBeNotedIsRefused(t *testing.T) {
 		t.Errorf("noted in a file that is closed: %v, %v", err, j.Entries())
 	}
 }
+
+// TestRunIsInTheJournalOnce: what a dead process left of a run that this one has, too,
+// because it goes on with it or took it over before, changes nothing.
+func TestRunIsInTheJournalOnce(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, "shop", "me")
+	if err := j.Begin("a", 1, 7); err != nil {
+		t.Fatal(err)
+	}
+	left := `{"op":"begin","job":"a","tick":1,"begun":5}` + "\n" + `{"op":"end","job":"a","tick":2,"begun":5,"result":1}` + "\n"
+	for want := 1; want >= 0; want-- { // the second time as if the file had not been removed
+		if err := os.WriteFile(filepath.Join(dir, "shop.dead.journal"), []byte(left), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := j.Adopt(); n != want || err != nil {
+			t.Errorf("%d runs taken over, want %d: %v", n, want, err)
+		}
+	}
+	want := []journal.Entry{{Job: "a", Tick: 1, Begun: 7, Alive: true}, {Job: "a", Tick: 2, Begun: 5, Result: json.RawMessage("1")}}
+	if got := j.Entries(); !reflect.DeepEqual(got, want) {
+		t.Errorf("entries %+v", got)
+	}
+}

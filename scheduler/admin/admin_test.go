@@ -212,14 +212,46 @@ func TestSwitchIsThrown(t *testing.T) {
 		t.Errorf("set: %+v", p)
 	}
 	var got scheduler.SwitchStatus
-	if err := json.Unmarshal([]byte(body), &got); err != nil || got.Jobs["j"] != store.ModeStoreOnly || got.Jobs["k"] != store.ModeFailFast {
+	if err := json.Unmarshal([]byte(body), &got); err != nil || !got.Degraded || got.Jobs["j"] != store.ModeStoreOnly || got.Jobs["k"] != store.ModeFailFast {
 		t.Errorf("answer: %v, %s", err, body)
 	}
 	if status, _, body = s.call("DELETE", "/api/v1/switch", `{"reason":"over","by":"somebody"}`, nil); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
-	if st := s.sched.Switch().Status(); st.Process != nil {
-		t.Errorf("not cleared: %+v", st.Process)
+	if st := s.sched.Switch().Status(); st.Process != nil || st.Degraded {
+		t.Errorf("not cleared: %+v", st)
+	}
+	for _, match := range []func(seen string) string{
+		func(string) string { return "*" },
+		func(seen string) string { return `"0", ` + seen },
+	} {
+		status, _, body := s.call("PUT", "/api/v1/switch", set, func(r *http.Request) {
+			r.Header.Set("If-Match", match(r.Header.Get("If-Match")))
+		})
+		if status != 200 {
+			t.Errorf("If-Match: %s: %d %s", match("<the tag>"), status, body)
+		}
+	}
+}
+
+// TestRefusedSettingIsShown: what the configuration centre has and nobody obeys stands
+// where operators look.
+func TestRefusedSettingIsShown(t *testing.T) {
+	s := start(t, admin.Config{})
+	bad := &scheduler.SwitchSetting{Mode: "guess", Reason: "drill", By: "somebody"}
+	if s.sched.Switch().SetFleet(bad) == nil {
+		t.Fatal("a broken setting was taken")
+	}
+	_, _, body := s.call("GET", "/api/v1/switch", "", nil)
+	_, r := s.ready()
+	if detail := named(r, "mode").Detail; !strings.Contains(body, `"fleet_refused": "`) || !strings.Contains(detail, "guess") {
+		t.Errorf("%s\n%s", detail, body)
+	}
+	if err := s.sched.Switch().SetFleet(nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, body := s.call("GET", "/api/v1/switch", "", nil); strings.Contains(body, "refused") {
+		t.Error(body)
 	}
 }
 

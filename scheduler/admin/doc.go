@@ -14,7 +14,7 @@
 // the operator writes insecure: true. Whatever changes something needs the token,
 // on loopback as well: any user of a host can reach its loopback. Changes need the
 // ETag of the state that they change in If-Match, so that nobody changes what he has
-// not seen, and a body of type application/json; requests from pages of other sites
+// not seen (* is any state, for those who mean it), and a body of type application/json; requests from pages of other sites
 // are refused. Every change is audited by the switch with the name that it was made
 // under.
 //

@@ -82,13 +82,17 @@ func ready(s *scheduler.Scheduler) Readiness {
 		detail += ": set this host's clock right"
 	}
 	check("clock", true, "%s", detail)
+	refused := ""
+	if why := s.Switch().Status().Refused; why != "" {
+		refused = "; what the configuration centre has is not obeyed: " + why
+	}
 	switch {
 	case !h.Degraded && h.Switch == scheduler.SwitchOff:
-		check("mode", true, "not degraded, and never: the switch is off, ticks wait for the coordinator")
+		check("mode", true, "not degraded, and never: the switch is off, ticks wait for the coordinator%s", refused)
 	case !h.Degraded:
-		check("mode", true, "not degraded (%s; it would be %s)", h.Switch, h.Mode)
+		check("mode", true, "not degraded (%s; it would be %s)%s", h.Switch, h.Mode, refused)
 	default:
-		check("mode", runs, "degraded: %s (%s)", h.Mode, h.Switch)
+		check("mode", runs, "degraded: %s (%s)%s", h.Mode, h.Switch, refused)
 	}
 	return r
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/solotick/solotick/scheduler"
@@ -127,11 +128,21 @@ func (a *api) change(w http.ResponseWriter, r *http.Request, into any) (*schedul
 	case want == "":
 		problem(w, http.StatusPreconditionRequired, "read the switch first, and send its ETag as If-Match")
 		return nil, false
-	case want != tag(s.Switch().Status()):
+	case !matches(want, tag(s.Switch().Status())):
 		problem(w, http.StatusPreconditionFailed, "the switch was changed since you read it: read it again")
 		return nil, false
 	}
 	return s, true
+}
+
+// matches reports whether the tag is among those of an If-Match: RFC 9110, 13.1.1.
+func matches(header, tag string) bool {
+	for want := range strings.SplitSeq(header, ",") {
+		if want = strings.TrimSpace(want); want == "*" || want == tag {
+			return true
+		}
+	}
+	return false
 }
 
 func starting(w http.ResponseWriter) {

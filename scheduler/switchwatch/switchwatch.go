@@ -42,6 +42,9 @@ type Switch interface {
 	SetFleet(t *scheduler.SwitchSetting) error
 }
 
+// refuser is a Switch that shows what was refused.
+type refuser interface{ FleetRefused(reason string) }
+
 // Options of a Watcher.
 type Options struct {
 	// Logger gets a line when the centre is lost and when it is back, and one for each
@@ -193,6 +196,9 @@ func (w *Watcher) obey(ctx context.Context, value []byte, pushed bool) {
 	w.st.Refused = ""
 	if err != nil {
 		w.st.Refused = err.Error()
+		if r, ok := w.to.(refuser); ok {
+			r.FleetRefused(err.Error())
+		}
 		w.o.Logger.ErrorContext(ctx, "setting in the configuration centre refused: the degradation switch stays as it is", "error", err)
 	}
 }

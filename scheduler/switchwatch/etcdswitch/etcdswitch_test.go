@@ -3,11 +3,13 @@
 package etcdswitch_test
 
 import (
+	"context"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
+	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/internal/faultproxy"
 	"github.com/solotick/solotick/internal/testenv"
 	"github.com/solotick/solotick/locks/etcdlock"
@@ -100,4 +102,68 @@ func TestCompaction(t *testing.T) {
 	if got := <-seen; got != "c" {
 		t.Errorf("begins again with %q", got)
 	}
+}
+
+// TestLeastPrivilege: what the package comment grants is enough for who reads and for who
+// throws, and no more than it says.
+func TestLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t, 1)[0]
+	const password, key = "Tr0ub4dor-not-to-be-seen", etcdswitch.DefaultPrefix + "/switch:shop"
+	admin, ctx := dial(t, server.Addr()), t.Context()
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for user, may := range map[string]clientv3.PermissionType{
+		"worker": clientv3.PermissionType(clientv3.PermRead), "operator": clientv3.PermissionType(clientv3.PermReadWrite),
+	} {
+		must(admin.RoleAdd(ctx, user))
+		must(admin.RoleGrantPermission(ctx, user, key, "", may))
+		must(admin.UserAdd(ctx, user, password))
+		must(admin.UserGrantRole(ctx, user, user))
+	}
+	must(admin.UserAdd(ctx, "root", "root-"+password))
+	must(admin.UserGrantRole(ctx, "root", "root"))
+	must(admin.AuthEnable(ctx))
+	as := func(user string) *etcdswitch.Centre {
+		client, err := etcdlock.PluginConfig{Endpoints: []string{server.Addr()}, Username: user, Password: secret.New(password)}.Client()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		c, err := etcdswitch.New(client, "shop", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	worker, operator := as("worker"), as("operator")
+	watching, stop := context.WithCancel(ctx)
+	seen, ended := make(chan string, 10), make(chan error, 1)
+	go func() { ended <- worker.Watch(watching, func(value []byte) { seen <- string(value) }) }()
+	for _, value := range []string{"", "a", "b"} {
+		if value != "" {
+			must(nil, operator.Save(ctx, []byte(value)))
+		}
+		if got := <-seen; got != value {
+			t.Errorf("the worker was told %q, want %q", got, value)
+		}
+	}
+	for name, c := range map[string]*etcdswitch.Centre{"worker": worker, "operator": operator} {
+		if got, err := c.Load(ctx); err != nil || string(got) != "b" {
+			t.Errorf("%s reads %q, %v", name, got, err)
+		}
+	}
+	if err := worker.Save(ctx, []byte("c")); err == nil {
+		t.Error("the worker may throw the switch")
+	}
+	must(nil, operator.Save(ctx, nil))
+	if got := <-seen; got != "" {
+		t.Errorf("the worker was told %q of a switch that was cleared", got)
+	}
+	stop()
+	<-ended
 }

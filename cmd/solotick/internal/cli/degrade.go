@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -323,15 +324,27 @@ type changeRow struct {
 	Source  string `json:"source"`
 	By      string `json:"by"`
 	Reason  string `json:"reason"`
-	From    string `json:"from,omitempty"`
-	To      string `json:"to,omitempty"`
+	From    any    `json:"from,omitempty"` // the setting; absent: what the file says
+	To      any    `json:"to,omitempty"`
 	Until   string `json:"until,omitempty"`
+}
+
+// settingOf is a setting of the audit as JSON has it; what is none, such as one that a
+// newer build wrote otherwise, stays a text.
+func settingOf(text string) any {
+	switch {
+	case text == "":
+		return nil
+	case json.Valid([]byte(text)):
+		return json.RawMessage(text)
+	}
+	return text
 }
 
 func printChanges(w io.Writer, format string, changes []store.SwitchChange) error {
 	rows := make([]changeRow, len(changes))
 	for i, c := range changes {
-		rows[i] = changeRow{c.ID, instant(c.At), c.Fleet, c.Process, c.Source, c.By, c.Reason, c.From, c.To, instant(c.Until)}
+		rows[i] = changeRow{c.ID, instant(c.At), c.Fleet, c.Process, c.Source, c.By, c.Reason, settingOf(c.From), settingOf(c.To), instant(c.Until)}
 	}
 	if format == "json" {
 		return printJSON(w, rows)
@@ -342,7 +355,7 @@ func printChanges(w io.Writer, format string, changes []store.SwitchChange) erro
 		if !r.Fleet {
 			where = r.Process
 		}
-		cells[i] = []string{r.At, where, r.Source, r.By, shortly(r.From), shortly(r.To), r.Until, r.Reason}
+		cells[i] = []string{r.At, where, r.Source, r.By, shortly(changes[i].From), shortly(changes[i].To), r.Until, r.Reason}
 	}
 	return printTable(w, []string{"AT", "WORKERS", "WAY", "BY", "FROM", "TO", "UNTIL", "REASON"}, cells)
 }
