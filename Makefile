@@ -22,7 +22,7 @@ MODULES := adapters/gocronlock benchmarks/lockbench
 AREA ?=
 SOAK ?= $(or $(SOAK_OF_$(AREA)),1h)
 RESULT ?= soak-$(AREA).json
-AREAS := store leader switch degradation clocks
+AREAS := store leader switch degradation clocks overhead
 SOAK_store := -run='^TestCrowd$$' -parallel=3 ./store/gormstore
 SOAK_leader := -run='^TestLeaderFaults$$' ./internal/e2e
 SOAK_OF_leader := 50
@@ -32,6 +32,8 @@ SOAK_switch := -p=1 -run='^Test(Centre|Memory|SQLite|Postgres)$$/a_fleet_turns|^
 SOAK_OF_switch := 100
 SOAK_clocks := -run='^TestSkewedClocks$$' ./internal/lockfaults
 SOAK_OF_clocks := 1
+SOAK_overhead := -run='^TestOverhead$$' ./scheduler/tracing
+SOAK_OF_overhead := 200
 # Flags of make bench-locks and bench-store, such as -quick, -json or -only=redis.
 BENCHFLAGS ?=
 
@@ -123,7 +125,7 @@ bench-store: deps ## Measure the store and the guard beside the same statements 
 	$(GO) run ./benchmarks/storebench $(BENCHFLAGS)
 
 .PHONY: soak
-soak: deps ## Run the long form of what the suite shows in short: AREA=store for SOAK=1h, AREA=leader for SOAK=50 faults, AREA=degradation with outages of SOAK=30s, AREA=switch for SOAK=100 throws, AREA=clocks once on every lock backend with processes whose wall clocks differ; the figures go to RESULT
+soak: deps ## Run the long form of what the suite shows in short: AREA=store for SOAK=1h, AREA=leader for SOAK=50 faults, AREA=degradation with outages of SOAK=30s, AREA=switch for SOAK=100 throws, AREA=clocks once on every lock backend with processes whose wall clocks differ, AREA=overhead for SOAK=200 comparisons of ticks with metrics, traces and logs; the figures go to RESULT
 	$(if $(SOAK_$(AREA)),,$(error AREA is one of: $(AREAS)))
 	SOLOTICK_SOAK=$(SOAK) SOLOTICK_SOAK_RESULT=$(abspath $(RESULT)) $(GO) test -v -count=1 -timeout=0 $(TESTFLAGS) $(SOAK_$(AREA))
 
