@@ -30,6 +30,7 @@ func (s *Scheduler) fire(j *job, tick store.Millis) {
 			return
 		}
 		run.Mode = adm.mode
+		run.TraceParent = s.tickTrace(run.Key, adm)
 		wait := s.claim(s.intake, j, run, adm)
 		if wait <= 0 {
 			return
@@ -40,6 +41,22 @@ func (s *Scheduler) fire(j *job, tick store.Millis) {
 			return
 		}
 	}
+}
+
+// tickTrace asks the listeners for the name of the trace. Without a gate the tick may
+// well be another's, and a trace that nobody makes would be begun for it.
+func (s *Scheduler) tickTrace(key store.Key, adm admission) string {
+	if adm.lease == nil && adm.term == nil {
+		return ""
+	}
+	for _, l := range s.deps.Listeners {
+		if t, ok := l.(TickTracer); ok {
+			if name := t.TickTrace(s.cfg.Namespace, key, adm.asked); name != "" {
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 // latest makes the tick the one that waits for the job's gate: an older one that

@@ -28,6 +28,18 @@ type RunContexter interface {
 	RunContext(ctx context.Context, e RunStarted) context.Context
 }
 
+// TickTracer is a listener that names the trace of a tick's first attempt before the
+// tick is claimed, so that the name stands in the row from the start and an attempt of
+// another process finds it in Execution.TraceParent.
+type TickTracer interface {
+	Listener
+	// TickTrace is called when this process has the job's gate and is about to claim the
+	// tick, and returns a W3C traceparent, or nothing. Whether the run becomes this
+	// process's is told after it: by [RunContexter], or by [TickClaimed] where it does
+	// not. After an error nothing is told.
+	TickTrace(namespace string, key store.Key, gate Interval) string
+}
+
 // Interval is a stretch of time by this process's clock; the zero Interval for what
 // did not happen.
 type Interval struct{ From, To time.Time }

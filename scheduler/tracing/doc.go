@@ -20,6 +20,9 @@
 //   - Where the sampler says no, a run costs one span that is not recorded.
 //   - Arguments and results never get into a span. The texts of errors do, cut to 1 KiB.
 //
-// Not guaranteed: the link to an attempt that another process made, whose span this
-// one does not know. All attempts have the same job.run_id.
+// Not guaranteed: the link to the first attempt of a tick that came through no gate, to
+// a later attempt that another process made, and to an attempt of another process of a
+// queue run, which has the link to its producer. All attempts have the same job.run_id.
+// Of a process that crashed, the root span was never ended: the link leads to a trace
+// that has the spans of acquire and claim.
 package tracing

@@ -46,6 +46,9 @@ func TestUnsampledCostsLittle(t *testing.T) {
 	}
 	var finished scheduler.Event = scheduler.RunFinished{Execution: started.(scheduler.RunStarted).Execution, State: store.StateSucceeded}
 	n := testing.AllocsPerRun(100, func() {
+		if name := tracer.TickTrace("n", started.(scheduler.RunStarted).Execution.Key, started.(scheduler.RunStarted).Gate); name != "" {
+			t.Errorf("the row is given the trace %q, which nobody records", name)
+		}
 		ctx := tracer.RunContext(t.Context(), started.(scheduler.RunStarted))
 		tracer.OnEvent(started)
 		if err := handler(ctx, nil); err != nil {

@@ -41,6 +41,7 @@ var (
 // runs. Its methods are safe for concurrent use.
 type Tracer struct {
 	tracer  trace.Tracer
+	claims  table[tick, run] // made for ticks that are being claimed
 	open    table[attempt, run]
 	earlier table[store.ID, trace.SpanContext]
 	taken   table[attempt, struct{}] // taken over from a dead owner
@@ -78,7 +79,16 @@ type run struct {
 	span trace.Span
 }
 
-var _ scheduler.RunContexter = (*Tracer)(nil)
+// tick names one of a job.
+type tick struct {
+	job string
+	at  store.Millis
+}
+
+var (
+	_ scheduler.RunContexter = (*Tracer)(nil)
+	_ scheduler.TickTracer   = (*Tracer)(nil)
+)
 
 // New makes a tracer.
 func New(cfg Config) *Tracer {
@@ -86,7 +96,7 @@ func New(cfg Config) *Tracer {
 		cfg.Provider = otel.GetTracerProvider()
 	}
 	t := &Tracer{tracer: cfg.Provider.Tracer(scope)}
-	t.earlier.most, t.taken.most = maxEarlier, maxEarlier
+	t.earlier.most, t.taken.most, t.claims.most = maxEarlier, maxEarlier, maxEarlier
 	return t
 }
 
@@ -97,9 +107,47 @@ func (t *Tracer) Attach(d *scheduler.Deps) {
 	d.Middleware = append([]scheduler.Middleware{t.Middleware()}, d.Middleware...)
 }
 
-// RunContext implements scheduler.RunContexter: it makes the span of the run.
+// TickTrace implements scheduler.TickTracer: it makes the span of the run that the tick
+// will be if the claim gets it. A span of which nothing comes is never ended, and so
+// never told to anybody.
+func (t *Tracer) TickTrace(namespace string, key store.Key, gate scheduler.Interval) string {
+	x := store.Execution{Namespace: namespace, Key: key, Attempt: 1}
+	ctx, span := t.tracer.Start(context.Background(), key.Job, internal, trace.WithTimestamp(gate.From), t.naming(&x))
+	t.claims.put(tick{key.Job, key.Tick}, run{ctx, span})
+	if !span.IsRecording() {
+		return ""
+	}
+	return TraceParent(ctx)
+}
+
+// RunContext implements scheduler.RunContexter: it makes the span of the run, or takes
+// the one that was made for the claim.
 func (t *Tracer) RunContext(ctx context.Context, e scheduler.RunStarted) context.Context {
 	x := &e.Execution
+	root, span := t.root(ctx, &e)
+	if !span.IsRecording() {
+		return root // the rest is not for samplers
+	}
+	span.SetAttributes(attributes(&e)...)
+	if !e.Gate.From.IsZero() {
+		t.past(root, "acquire", e.Gate)
+	}
+	t.past(root, "claim", e.Claim)
+	if x.Key.Tick != 0 {
+		span.AddEvent("due", trace.WithTimestamp(x.Key.Tick.Time()),
+			trace.WithAttributes(attribute.Float64("job.lateness_seconds", x.Started.Sub(x.Key.Tick).Seconds())))
+	}
+	t.open.put(attemptOf(x), run{root, span})
+	return root
+}
+
+func (t *Tracer) root(ctx context.Context, e *scheduler.RunStarted) (context.Context, trace.Span) {
+	x := &e.Execution
+	if x.Attempt == 1 && x.Key.Class == store.ClassCron {
+		if r, ok := t.claims.take(tick{x.Key.Job, x.Key.Tick}); ok {
+			return trace.ContextWithSpan(ctx, r.span), r.span
+		}
+	}
 	began := e.Gate.From
 	if began.IsZero() {
 		began = e.Claim.From
@@ -118,21 +166,7 @@ func (t *Tracer) RunContext(ctx context.Context, e scheduler.RunStarted) context
 	if links := t.links(ctx, x); len(links) > 0 {
 		opts = append(opts, trace.WithLinks(links...))
 	}
-	root, span := t.tracer.Start(ctx, x.Key.Job, opts...)
-	if !span.IsRecording() {
-		return root // the rest is not for samplers
-	}
-	span.SetAttributes(attributes(&e)...)
-	if !e.Gate.From.IsZero() {
-		t.past(root, "acquire", e.Gate)
-	}
-	t.past(root, "claim", e.Claim)
-	if x.Key.Tick != 0 {
-		span.AddEvent("due", trace.WithTimestamp(x.Key.Tick.Time()),
-			trace.WithAttributes(attribute.Float64("job.lateness_seconds", x.Started.Sub(x.Key.Tick).Seconds())))
-	}
-	t.open.put(attemptOf(x), run{root, span})
-	return root
+	return t.tracer.Start(ctx, x.Key.Job, opts...)
 }
 
 // naming is the attributes that samplers see.
@@ -177,7 +211,13 @@ func (t *Tracer) links(ctx context.Context, x *store.Execution) []trace.Link {
 		}
 	}
 	_, takenOver := t.taken.take(attemptOf(x))
-	if x.TraceParent != "" {
+	// The row of a tick names the trace of its first attempt, any other its producer.
+	var first trace.SpanContext
+	switch {
+	case x.TraceParent == "":
+	case x.Key.Class == store.ClassCron:
+		first = parse(ctx, x.TraceParent)
+	default:
 		link(parse(ctx, x.TraceParent), "producer")
 	}
 	if x.Attempt > 1 {
@@ -186,6 +226,13 @@ func (t *Tracer) links(ctx context.Context, x *store.Execution) []trace.Link {
 			relation = "takeover"
 		}
 		before, _ := t.earlier.take(x.ID)
+		switch {
+		case before.IsValid():
+		case x.Attempt == 2:
+			before = first
+		default:
+			relation, before = "first attempt", first
+		}
 		link(before, relation)
 	}
 	return links
@@ -228,6 +275,8 @@ func attributes(e *scheduler.RunStarted) []attribute.KeyValue {
 // OnEvent implements scheduler.Listener.
 func (t *Tracer) OnEvent(e scheduler.Event) {
 	switch e := e.(type) {
+	case scheduler.TickClaimed:
+		t.claims.take(tick{e.Job, e.Tick}) // it is not ours
 	case scheduler.RunTakenOver:
 		if e.Execution.State == store.StateRunning {
 			t.taken.put(attemptOf(&e.Execution), struct{}{})

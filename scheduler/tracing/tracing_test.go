@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -38,7 +39,12 @@ type world struct {
 
 func newWorld(t *testing.T, sampler sdktrace.Sampler, jobs ...scheduler.Job) *world {
 	t.Helper()
-	w := &world{spans: tracetest.NewSpanRecorder(), store: memstore.New()}
+	return newWorldOn(t, memstore.New(), sampler, jobs...)
+}
+
+func newWorldOn(t *testing.T, s *memstore.Store, sampler sdktrace.Sampler, jobs ...scheduler.Job) *world {
+	t.Helper()
+	w := &world{spans: tracetest.NewSpanRecorder(), store: s}
 	w.provider = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans), sdktrace.WithSampler(sampler))
 	locker, err := locks.New(memlock.NewDriver(new(memlock.Space)), locks.Config{})
 	if err != nil {
@@ -183,6 +189,55 @@ func TestAttempts(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAttemptElsewhere: another process links its attempts to the first one, whose trace
+// stands in the row.
+func TestAttemptElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		job := scheduler.Cron("report", "@every 10m", func(context.Context, *scheduler.Run) error { return errors.New("not yet") },
+			scheduler.Retry(3, time.Minute, time.Minute))
+		first := newWorld(t, sdktrace.AlwaysSample(), job)
+		time.Sleep(time.Until(time.Now().Truncate(10*time.Minute).Add(10*time.Minute)) + 30*time.Second)
+		if err := first.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		second := newWorldOn(t, first.store, sdktrace.AlwaysSample(), job)
+		time.Sleep(4 * time.Minute)
+		begun, roots := first.named("report"), second.named("report")
+		if len(begun) != 1 || len(roots) != 2 {
+			t.Fatalf("%d and %d attempts, want 1 and 2", len(begun), len(roots))
+		}
+		for i, want := range []map[string]trace.SpanID{
+			{"retry": begun[0].SpanContext().SpanID()},
+			{"retry": roots[0].SpanContext().SpanID()},
+		} {
+			got := map[string]trace.SpanID{}
+			for _, l := range roots[i].Links() {
+				got[attrs(l.Attributes)["job.relation"]] = l.SpanContext.SpanID()
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("attempt %d is linked to %v, want %v", i+2, got, want)
+			}
+		}
+	})
+}
+
+// TestTickOfAnother: of a span that was made for a claim which another process got,
+// nothing is told, and it is not kept for a later run.
+func TestTickOfAnother(t *testing.T) {
+	spans := tracetest.NewSpanRecorder()
+	tracer := tracing.New(tracing.Config{Provider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))})
+	key := store.Key{Class: store.ClassCron, Job: "j", Tick: 1000}
+	name := tracer.TickTrace("test", key, scheduler.Interval{From: time.Now(), To: time.Now()})
+	tracer.OnEvent(scheduler.TickClaimed{Job: "j", Tick: 1000, Outcome: store.OutcomeDuplicate})
+	x := store.Execution{ID: store.NewID(1), Key: key, Attempt: 1, Started: 1001, TraceParent: name}
+	tracer.RunContext(t.Context(), scheduler.RunStarted{Execution: x})
+	tracer.OnEvent(scheduler.RunFinished{Execution: x, State: store.StateSucceeded})
+	ended := spans.Ended()
+	if len(ended) != 1 || name == "" || strings.Contains(name, ended[0].SpanContext().TraceID().String()) {
+		t.Errorf("%d spans were told for the trace %q", len(ended), name)
+	}
 }
 
 // TestProducer: a queue run is linked to whoever enqueued it.
