@@ -10,14 +10,15 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/subscription"
 	"github.com/solotick/solotick/locks/driver"
 )
 
 const (
 	// quiet is how long the subscription may be silent before it is asked for a
 	// sign of life, and pong how long that may take.
-	quiet = 30 * time.Second
-	pong  = 2 * time.Second
+	quiet = subscription.Quiet
+	pong  = subscription.Pong
 	// hushed is how often a failing subscription is logged at most.
 	hushed = time.Minute
 )
@@ -231,48 +232,12 @@ func (h *hub) subscribe() *redis.PubSub {
 
 // receive reads until the subscription fails, or nobody needs it (no error).
 func (h *hub) receive(ps *redis.PubSub) (worked bool, err error) {
-	ctx, cancel := context.WithTimeout(h.ctx, unbounded)
-	err = ps.Subscribe(ctx, h.channel)
-	cancel()
-	if err != nil {
-		return false, err
-	}
-	limit, asked := unbounded, false
-	for {
-		msg, err := ps.ReceiveTimeout(h.ctx, limit)
-		switch m := msg.(type) {
-		case *redis.Subscription:
-			worked = true
-			h.inForce()
-		case *redis.Message:
-			h.deliver(m.Payload)
-		}
-		if err == nil {
-			asked = false
-			if worked {
-				limit = quiet
-			}
-			continue
-		}
-		if !isTimeout(err) || asked || !worked {
-			return worked, err
-		}
-		if h.idle() {
-			return worked, nil
-		}
-		ctx, cancel := context.WithTimeout(h.ctx, pong)
-		err = ps.Ping(ctx)
-		cancel()
-		if err != nil {
-			return worked, err
-		}
-		limit, asked = pong, true
-	}
-}
-
-func isTimeout(err error) bool {
-	t, ok := err.(interface{ Timeout() bool })
-	return ok && t.Timeout()
+	return subscription.Receive(h.ctx, ps, subscription.Handler{
+		Within:  unbounded,
+		Changed: func(string, bool) { h.inForce() },
+		Message: func(_, payload string) { h.deliver(payload) },
+		Idle:    h.idle,
+	}, h.channel)
 }
 
 // idle reports whether nobody waits.

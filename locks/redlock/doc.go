@@ -31,9 +31,15 @@
 // share a node, and that one gives the next a higher number, unless it has lost its
 // data and its clock is behind. [WithoutOrder] saves the round.
 //
+// Who waits is told of releases by the nodes: a process that waits has one more
+// connection to each, subscribed to the keys it waits for, and asks when the first node
+// tells of a release, within some 25 ms; later, up to half a second, while one release
+// follows the other and none is for it. That is a hint: where no node can tell, waiters
+// look every Poll, as they do beside it.
+//
 // Not guaranteed: that a holder which is paused after it looked at its lease does
-// nothing; only a check of the fence at the resource keeps it out. Also no hints
-// when a key is free (waiters poll) and no line. Most tasks are better served by one
+// nothing; only a check of the fence at the resource keeps it out. Also no line: of those
+// who wait for a key anyone may get it. Most tasks are better served by one
 // server and a unique record in a database, see package redislock.
 //
 // The eviction policy of every node must be noeviction. It is looked up beside the
@@ -58,8 +64,14 @@
 //
 // # Minimal privileges
 //
-// On every node, for the default prefix, as an ACL rule; scan is for listing:
+// On every node, for the default prefix, as an ACL rule:
 //
-//	user solotick on >secret ~solotick:redlock:*
-//	  +eval +evalsha +time +info +get +set +del +exists +pttl +pexpire +scan
+//	user solotick on >secret resetchannels ~solotick:redlock:* &solotick:redlock:*
+//	  +eval +evalsha +time +info +get +set +del +exists +pttl +pexpire
+//	  +publish +subscribe +unsubscribe +ping
+//	  +scan
+//
+// The third line is for hints, on the channels after the ampersand (Redis 6.0 knows no
+// rules for channels: leave resetchannels and that out). Without it waiters poll. The
+// last is for listing.
 package redlock

@@ -34,6 +34,7 @@ type Driver struct {
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
+	ears *ears
 
 	mu     sync.Mutex
 	closed bool
@@ -73,6 +74,7 @@ var (
 	_ driver.BatchRenewer = (*Driver)(nil)
 	_ driver.Inspector    = (*Driver)(nil)
 	_ driver.Limiter      = (*Driver)(nil)
+	_ driver.Waker        = (*Driver)(nil)
 )
 
 var (
@@ -494,6 +496,7 @@ func (d *Driver) Close() error {
 	d.closed = true
 	d.mu.Unlock()
 	d.stop()
+	d.ears.hints.Close()
 	var errs []error
 	if d.owned {
 		for _, n := range d.nodes {

@@ -123,6 +123,7 @@ func NewDriver(nodes []redis.UniversalClient, opts ...Option) (*Driver, error) {
 	for _, n := range d.nodes {
 		n.pipe = &pipe{rdb: n.rdb, ctx: d.ctx, spawn: d.spawn}
 	}
+	d.ears = newEars(d)
 	return d, nil
 }
 

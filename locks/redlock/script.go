@@ -114,7 +114,9 @@ end
 return 1
 `
 
-// The mark makes an acquire of the same token that comes late do nothing.
+// The mark makes an acquire of the same token that comes late do nothing. The end of a
+// grant is told to who waits, if the user may do that. What is only taken back is not: it
+// would wake those whose tries are taken back in turn, without end.
 const luaRelease = `
 if ARGV[3] ~= '0' then redis.call('SET', KEYS[3], '', 'PX', ARGV[3]) end
 local v = redis.call('GET', KEYS[1])
@@ -122,12 +124,15 @@ if not v then return 2 end
 local token, fence, whole = string.match(v, '^(%x+) (%d+) ([yn])')
 if $THEIRS or ARGV[2] ~= '0' and whole == 'y' and fence ~= ARGV[2] then return 3 end
 redis.call('DEL', KEYS[1])
+if ARGV[2] ~= '0' then redis.pcall('PUBLISH', KEYS[1], '') end
 return 1
 `
 
 const luaForce = `
 raise(math.max(counter() + 1, micros()))
-return redis.call('DEL', KEYS[1])
+local freed = redis.call('DEL', KEYS[1])
+if freed == 1 then redis.pcall('PUBLISH', KEYS[1], '') end
+return freed
 `
 
 const luaLook = `

@@ -166,13 +166,28 @@ func TestDocumentedPrivilegesAreEnough(t *testing.T) {
 	if all, err := d.List(t.Context(), "", 10); err != nil || len(all) != 1 {
 		t.Error(all, err)
 	}
+	hint, stop, err := d.Wake(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := func(what string) {
+		t.Helper()
+		select {
+		case <-hint:
+		case <-time.After(patience):
+			t.Errorf("no hint after %s", what)
+		}
+	}
 	if out, err := d.Release(t.Context(), h); err != nil || out != driver.ReleasedOK {
 		t.Error(out, err)
 	}
+	told("a release")
+	defer stop()
 	hold(t, c, request("k", time.Minute))
 	if out, err := d.ForceRelease(t.Context(), "k"); err != nil || out != driver.ReleasedOK {
 		t.Error(out, err)
 	}
+	told("a forced release")
 	d.Checked()
 	if log.String() != "" {
 		t.Errorf("warned:\n%s", &log)

@@ -121,7 +121,7 @@ func (w *fileWaker) listen(ctx context.Context) {
 			continue
 		case <-w.come:
 		case <-log.events:
-		case <-log.errs:
+		case <-log.overlooked: //nolint:errcheck // that some were overlooked is a sign as well
 		}
 		looks = 0
 		plan(rand.N(firstLook)) // not all processes at once
@@ -166,11 +166,11 @@ func (w *fileWaker) logPath(ctx context.Context) string {
 // the locks that SQLite has on it. Where the system refuses, as at its limit of watches,
 // nothing is told.
 type logWatch struct {
-	path   string
-	on     bool // the last try worked
-	w      *fsnotify.Watcher
-	events <-chan fsnotify.Event
-	errs   <-chan error
+	path       string
+	on         bool // the last try worked
+	w          *fsnotify.Watcher
+	events     <-chan fsnotify.Event
+	overlooked <-chan error
 }
 
 // watch watches the file of that name from now on, if there is one, and reports whether
@@ -184,7 +184,7 @@ func (l *logWatch) watch() (begun bool) {
 		if err != nil {
 			return false
 		}
-		l.w, l.events, l.errs = w, w.Events, w.Errors
+		l.w, l.events, l.overlooked = w, w.Events, w.Errors
 	}
 	before := l.on
 	l.on = l.w.Add(l.path) == nil
