@@ -34,7 +34,6 @@ type lockBackend struct {
 	name   string
 	plugin func() locks.Plugin
 	native bool // by the backend's own election recipe
-	pushed bool // a release is told to who waits
 	// place is what a test has of the servers: their addresses, and what a replica's file
 	// says with proxies in their places. Nil for SQLite, which has no server.
 	place func(t *testing.T) lockPlace
@@ -47,7 +46,7 @@ type lockPlace struct {
 
 var lockBackends = []lockBackend{
 	{name: "sqlite"},
-	{name: "redis", plugin: redislock.Plugin, pushed: true, place: func(t *testing.T) lockPlace {
+	{name: "redis", plugin: redislock.Plugin, place: func(t *testing.T) lockPlace {
 		space := testenv.SharedRedis(t)
 		return lockPlace{[]string{space.Addr}, func(a []string) string { return fmt.Sprintf("{addrs: [%q], db: %d}", a[0], space.DB) }}
 	}},
@@ -60,15 +59,15 @@ var lockBackends = []lockBackend{
 			return fmt.Sprintf("{addrs: [%q, %q, %q], max_ttl: 4s}", a[0], a[1], a[2])
 		}}
 	}},
-	{name: "etcd", plugin: etcdlock.Plugin, pushed: true, place: etcdPlace},
-	{name: "etcd, own recipe", plugin: etcdlock.Plugin, native: true, pushed: true, place: etcdPlace},
-	{name: "zookeeper", plugin: zklock.Plugin, pushed: true, place: zookeeperPlace},
-	{name: "zookeeper, own recipe", plugin: zklock.Plugin, native: true, pushed: true, place: zookeeperPlace},
-	{name: "postgres", plugin: postgres.Plugin, pushed: true, place: func(t *testing.T) lockPlace {
+	{name: "etcd", plugin: etcdlock.Plugin, place: etcdPlace},
+	{name: "etcd, own recipe", plugin: etcdlock.Plugin, native: true, place: etcdPlace},
+	{name: "zookeeper", plugin: zklock.Plugin, place: zookeeperPlace},
+	{name: "zookeeper, own recipe", plugin: zklock.Plugin, native: true, place: zookeeperPlace},
+	{name: "postgres", plugin: postgres.Plugin, place: func(t *testing.T) lockPlace {
 		space := testenv.SharedPostgres(t)
 		return lockPlace{[]string{space.Addr}, func(a []string) string { return fmt.Sprintf("{dsn: %q, max_conns: 4}", space.DSNAt(a[0])) }}
 	}},
-	{name: "mariadb", plugin: func() locks.Plugin { return mysql.Plugins()[0] }, pushed: true, place: func(t *testing.T) lockPlace {
+	{name: "mariadb", plugin: func() locks.Plugin { return mysql.Plugins()[0] }, place: func(t *testing.T) lockPlace {
 		space := testenv.SharedMySQL(t)
 		return lockPlace{[]string{space.Addr}, func(a []string) string { return fmt.Sprintf("{dsn: %q, max_conns: 4}", space.DSNAt(a[0])) }}
 	}},
