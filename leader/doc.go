@@ -57,8 +57,8 @@
 //     the same rate within the margin and the backend keeps its own promise.
 //   - A term that ends says why, once, through the cause of its contexts. A
 //     candidate that never led hears nothing of the kind (client-go issue 1187).
-//   - Resigning hands over without waiting for a TTL: at the next hint where the
-//     backend pushes, at the next poll elsewhere. A leader that died is replaced
+//   - Resigning hands over without waiting for a TTL: at the backend's hint, or at
+//     the next poll where that is lost or there is none. A leader that died is replaced
 //     when its TTL has passed, and one poll.
 //
 // # Not guaranteed

@@ -34,8 +34,15 @@
 // package postgres; elsewhere that one looks every 10 to 250 ms. A waiter takes a
 // connection of the pool for 10 s at most: eight of them for a driver, and no more than
 // half of the pool. The others wait like all do in the other modes: woken by NOTIFY on
-// PostgreSQL (over one connection a driver), else they poll. On SQLite waiters poll.
+// PostgreSQL (over one connection a driver), else they poll.
 // PostgreSQL writes the ends of such waits into its log, as lock timeout or canceled.
+//
+// On SQLite a driver that has waiters watches the database's write-ahead log by what the
+// operating system tells of files. After a commit, of whatever, it reads the keys that are
+// waited for, by a statement that writes nothing and at most 20 times a second, and has
+// who waits for a free one ask. That is a hint: where there is no log to watch (in memory,
+// another journal mode) or the system refuses (Linux allows a user 128 watchers by default,
+// of which each process that waits takes one), waiters poll, as they do beside it.
 //
 // Through a pooler that shares connections between clients (PgBouncer's transaction
 // mode) nobody stands in line: see [Pooled].
