@@ -20,6 +20,8 @@ func (s *Scheduler) fire(j *job, tick store.Millis) {
 		// The gate is ours already, so nobody else will record this tick.
 		if run.Busy == store.BusySkip {
 			run.Skip = store.ReasonOverlap
+		} else if j.busyAlone() {
+			return // the sweep's, when that run is over and recorded
 		}
 		s.claim(s.intake, j, run, admission{})
 		return

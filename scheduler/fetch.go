@@ -78,12 +78,12 @@ func (s *Scheduler) startFetched(set *jobSet, exec store.Execution, sent leasecl
 }
 
 // mayStart names the jobs whose waiting rows this process may start now: not
-// those that fail fast while their coordinator is away, and those under a leader
-// only while leading.
+// those that fail fast while their coordinator is away or have a run without a record
+// in progress here, and those under a leader only while leading.
 func (s *Scheduler) mayStart(set *jobSet) []string {
 	names := make([]string, 0, len(set.sorted))
 	for _, j := range set.sorted {
-		if !s.switcher.failsFast(j) && s.leads(j) {
+		if !s.switcher.failsFast(j) && s.leads(j) && !j.busyAlone() {
 			names = append(names, j.name)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/solotick/solotick/internal/mutation"
 	"github.com/solotick/solotick/leader"
 	"github.com/solotick/solotick/scheduler/cronspec"
 	"github.com/solotick/solotick/store"
@@ -31,6 +32,7 @@ type job struct {
 type work struct {
 	mu      sync.Mutex // guards what the job has of reign, too
 	running int        // runs of it in progress here
+	alone   bool       // one of them has no record
 	local   sync.Mutex // mode local_mutex
 	giveUp  func()     // ends the wait of the tick that waits for the gate
 	asking  map[store.Millis]int
@@ -235,11 +237,43 @@ func (j *job) floor() time.Time {
 	return j.reign.floor.Time()
 }
 
-// begin and end count the runs in progress in this process.
-func (j *job) begin() {
+// begin and end count the runs in progress in this process. False: there is one without
+// a record, which no active key keeps apart from others.
+func (j *job) begin() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.alone && !mutation.On("busy-alone") {
+		return false
+	}
 	j.running++
+	return true
+}
+
+// beginAlone counts a run without a record in, unless there is a run.
+func (j *job) beginAlone() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.running > 0 && !mutation.On("busy-here") {
+		return false
+	}
+	j.running++
+	j.alone = true
+	return true
+}
+
+func (j *job) endAlone() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.running--
+	j.alone = false
+}
+
+// busyAlone reports whether a run without a record is in progress here: no active key
+// keeps another one out, not even when the store is back.
+func (j *job) busyAlone() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.alone && !mutation.On("busy-alone")
 }
 
 func (j *job) end() {

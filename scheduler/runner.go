@@ -47,11 +47,16 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 	if j.spec != nil {
 		started.Spec = j.spec.String()
 	}
-	if !s.enter() {
-		// A stop came between question and answer: another replica shall run it, now
-		// if the store takes this, else when the lease ends.
+	entered := s.enter()
+	if entered && !j.begin() {
+		s.runWG.Done()
+		entered = false
+	}
+	if !entered {
+		// A stop, or a run without a record, came between question and answer: another
+		// replica shall run it, now if the store takes this, else when the lease ends.
 		if err, _ := s.finishes.ask(s.alive, store.Finish{Ref: exec.Ref(), State: store.StatePending, Unstarted: true}, nil); err != nil {
-			a.log().Debug("run claimed while stopping not given back; it is taken over when its lease ends", "error", err)
+			a.log().Debug("run claimed and not started is not given back; it is taken over when its lease ends", "error", err)
 		}
 		a.cancel(ErrDraining)
 		s.release(adm)
@@ -60,7 +65,6 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 		}
 		return
 	}
-	j.begin()
 	a.ctx = s.runContext(a.ctx, started)
 	s.heart.add(a, sent)
 	go func() {

@@ -115,7 +115,7 @@ func (s *Scheduler) takeOver() (more bool, err error) {
 	var jobs []string
 	set := s.jobs.Load()
 	for _, j := range set.sorted {
-		if !s.switcher.failsFast(j) {
+		if !s.switcher.failsFast(j) && !j.busyAlone() {
 			jobs = append(jobs, j.name)
 		}
 	}
@@ -178,10 +178,12 @@ func (s *Scheduler) settleBatch(set *jobSet, jobs []store.SettleJob) error {
 	began := time.Now()
 	// Decide may be called again when the transaction is; the last call counts.
 	events := map[string]TicksSettled{}
+	failed := map[string]bool{}
 	result, err := s.deps.Store.Settle(ctx, store.SettleRequest{Namespace: s.cfg.Namespace, Jobs: jobs},
 		func(v store.TickView) store.Settlement {
 			j := set.by[v.Job]
-			settlement := j.settle(v, s.switcher.failsFast(j))
+			failed[v.Job] = s.switcher.failsFast(j)
+			settlement := j.settle(v, failed[v.Job])
 			events[v.Job] = countSettled(v.Job, settlement)
 			return settlement
 		})
@@ -195,6 +197,15 @@ func (s *Scheduler) settleBatch(set *jobSet, jobs []store.SettleJob) error {
 				"job", e.Job, "to_run", e.Pending, "rows", e.Rows, "in_ranges", e.Ranged)
 			s.emit(e)
 		}
+	}
+	left := map[Gate]bool{}
+	for job, failed := range failed {
+		if j := set.by[job]; failed && !s.switcher.failsFast(j) {
+			left[j.o.gate] = true // the mode, meanwhile: perhaps before these were there
+		}
+	}
+	for g := range left {
+		s.revive(g)
 	}
 	if result.Pending > 0 {
 		s.Wake()
@@ -239,10 +250,11 @@ func countSettled(job string, what store.Settlement) TicksSettled {
 }
 
 // revive makes up for ticks that were skipped because the gate's coordinator was
-// away, as far as each job's misfire policy says.
+// away, as far as each job's misfire policy says. Whoever leaves the mode does so also
+// where another one leads: that one may have done it before this one skipped its last.
 func (s *Scheduler) revive(g Gate) {
 	for _, j := range s.sorted() {
-		if j.kind != kindCron || j.o.gate != g || j.isSuperseded() || !s.leads(j) {
+		if j.kind != kindCron || j.o.gate != g || j.isSuperseded() || mutation.On("revive-all") && !s.leads(j) {
 			continue
 		}
 		limit := 0

@@ -120,17 +120,24 @@ type unrecordedEnd struct {
 	ErrorText string        `json:"error_text,omitempty"`
 }
 
-// startUnrecorded runs a tick that the store cannot record.
+// startUnrecorded runs a tick that the store cannot record. One that falls into a run of
+// the job in this process is left to the sweep: no active key keeps the two apart.
 func (s *Scheduler) startUnrecorded(j *job, key store.Key, adm admission) {
 	began := s.clock.now()
 	exec := store.Execution{Namespace: s.cfg.Namespace, Key: key, Attempt: 1, State: store.StateRunning, Started: store.MillisOf(began), Owner: s.owner, OwnerLabel: s.cfg.Label, Mode: store.ModeStoreDown}
 	a := &attempt{s: s, job: j, Run: newRun(exec, store.ModeStoreDown), unrecorded: true}
+	if !j.beginAlone() {
+		s.release(adm)
+		return
+	}
 	if !s.enter() {
+		j.endAlone()
 		s.release(adm)
 		return
 	}
 	if err := s.journal.Begin(key.Job, int64(key.Tick), int64(store.MillisOf(began))); err != nil {
 		s.runWG.Done()
+		j.endAlone()
 		s.release(adm)
 		if s.unwritten.begins.Add(1) == 1 {
 			a.log().Error("ticks are not run: the store cannot answer, and the journal cannot be written", "error", err)
@@ -140,7 +147,6 @@ func (s *Scheduler) startUnrecorded(j *job, key store.Key, adm admission) {
 	a.ctx, a.cancel = context.WithCancelCause(s.work)
 	started := RunStarted{Execution: exec, Mode: store.ModeStoreDown, Gate: adm.asked}
 	a.ctx = s.runContext(a.ctx, started)
-	j.begin()
 	go func() {
 		defer s.runWG.Done()
 		unwatch, leave := adm.watch(context.WithoutCancel(s.alive), a.gateLost)
@@ -161,7 +167,7 @@ func (s *Scheduler) startUnrecorded(j *job, key store.Key, adm admission) {
 		}
 		a.cancel(context.Canceled)
 		leave()
-		j.end()
+		j.endAlone()
 		s.report(a, end)
 		nudge(s.journalNow)
 		s.holdGate(j, began)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,6 +115,54 @@ func TestLateReplicaFindsTheGateHeld(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 	})
+}
+
+// TestRunsWithoutTheStoreDoNotOverlap: runs longer than their period, of a job that
+// buffers what falls into them, without store or without both.
+func TestRunsWithoutTheStoreDoNotOverlap(t *testing.T) {
+	for _, both := range []bool{false, true} {
+		bubble(t, fmt.Sprint("both ", both), func(t *testing.T) {
+			dir := t.TempDir()
+			var running, most atomic.Int32
+			var quick atomic.Bool
+			c := schedulertest.New(t, schedulertest.Options{
+				Replicas: 1,
+				Configure: func(_ *schedulertest.Replica, cfg *scheduler.Config) {
+					cfg.Journal, cfg.Degradation = dir, scheduler.Degradation{Mode: store.ModeLocalMutex, After: 2 * time.Second, RecoverAfter: 2 * time.Second}
+				},
+				Jobs: func(r *schedulertest.Replica) []scheduler.Job {
+					return []scheduler.Job{scheduler.Cron("j", "@every 2s", func(ctx context.Context, run *scheduler.Run) error {
+						most.Store(max(most.Load(), running.Add(1)))
+						defer running.Add(-1)
+						if !quick.Load() {
+							if err := sleep(ctx, 5*time.Second); err != nil {
+								return err
+							}
+						}
+						r.Effect(run)
+						return nil
+					}, scheduler.WhenStoreDown(scheduler.StoreDownRun), scheduler.OnMisfire(scheduler.MisfireFireAll),
+						scheduler.CatchUp(time.Hour, 1000), scheduler.OnOverlap(scheduler.OverlapBufferAll))}
+				},
+			})
+			untilMinute(t)
+			begin, r := time.Now(), c.Replicas[0]
+			r.CutStore()
+			if both {
+				r.CutLocks()
+			}
+			time.Sleep(time.Minute)
+			r.Lock.Heal()
+			time.Sleep(10 * time.Second)
+			quick.Store(true) // else it never makes up for them
+			r.Store.Heal()
+			time.Sleep(2 * time.Minute)
+			if n := most.Load(); n != 1 {
+				t.Errorf("%d runs of the job at a time", n)
+			}
+			once(t, c, "j", 2*time.Second, begin, begin.Add(time.Minute))
+		})
+	}
 }
 
 // TestBothAway: with the lock backend away, too, each replica runs each tick in mode
