@@ -20,9 +20,10 @@ import (
 	"github.com/solotick/solotick/store"
 )
 
-// settle is how long a file must have been left alone before it is read: editors
-// write in several steps.
-const settle = 200 * time.Millisecond
+const (
+	settle = 200 * time.Millisecond // for that long a file must have been as it is: editors write in several steps
+	glance = time.Second            // between two looks at a file that nothing was told of
+)
 
 const (
 	reloadTimeout = 5 * time.Second // of the wait for the store in a reload
@@ -114,12 +115,13 @@ func (w *worker) throw(s *scheduler.Scheduler, next *configs.Loaded) error {
 	return nil
 }
 
-// watchFile calls reload whenever the file's content has changed, and at once for
-// every signal on nudge, until ctx ends; and some time later where reload says that it
-// must be called again. It watches the directory, since editors
-// and orchestrators replace the file, or a link on the way to it, instead of
-// writing into it. Where the directory cannot be watched, the signals remain.
-func watchFile(ctx context.Context, path string, nudge <-chan os.Signal, log *slog.Logger, reload func() (again bool)) {
+// watchFile calls reload whenever the file's content is not what it was at the last
+// reading, which last is the digest of, and at once for every signal on nudge, until ctx
+// ends; and some time later where reload says that it must be called again. It watches
+// the directory, since editors and orchestrators replace the file instead of writing
+// into it, and looks now and then by itself: a link may lead to another directory, and
+// the directory may be replaced as well.
+func watchFile(ctx context.Context, path string, last [sha256.Size]byte, nudge <-chan os.Signal, log *slog.Logger, reload func() (again bool)) {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
 	w, err := fsnotify.NewWatcher()
@@ -130,14 +132,23 @@ func watchFile(ctx context.Context, path string, nudge <-chan os.Signal, log *sl
 		}
 	}
 	if err != nil {
-		log.WarnContext(ctx, "the configuration file cannot be watched; send SIGHUP after a change", "file", path, "error", err)
+		log.WarnContext(ctx, "the configuration file cannot be watched; it is looked at instead", "file", path, "every", glance.String(), "error", err)
 	}
-	last := digest(path)
-	quiet := time.NewTimer(settle) // once at the start: it may have changed since it was read
+	quiet, again := time.NewTimer(0), time.NewTimer(settle)
 	defer quiet.Stop()
-	again := time.NewTimer(settle)
 	again.Stop()
 	defer again.Stop()
+	glances := time.NewTicker(glance)
+	defer glances.Stop()
+	seen, looking := last, true // the digest at the last look, and whether another will follow
+	look := func() {
+		// Other files of the directory may change all the time, so it is the content that
+		// must have stayed the same, and not the directory that must have been quiet.
+		if !looking {
+			seen, looking = digest(path), true
+			quiet.Reset(settle)
+		}
+	}
 	call := func() {
 		again.Stop()
 		if reload() {
@@ -152,12 +163,20 @@ func watchFile(ctx context.Context, path string, nudge <-chan os.Signal, log *sl
 			last = digest(path)
 			call()
 		case <-events:
-			quiet.Reset(settle)
-		case err := <-errs:
-			log.WarnContext(ctx, "a change of the configuration file may have been overlooked", "error", err)
-			quiet.Reset(settle)
+			look()
+		case <-glances.C:
+			look()
+		case err := <-errs: // such as too many at a time: the next look finds what they were about
+			log.DebugContext(ctx, "changes in the directory of the configuration file were not told", "error", err)
+			look()
 		case <-quiet.C:
-			if now := digest(path); now != last {
+			now := digest(path)
+			looking = now != last && now != seen
+			switch {
+			case looking:
+				seen = now
+				quiet.Reset(settle)
+			case now != last:
 				last = now
 				call()
 			}
@@ -168,8 +187,12 @@ func watchFile(ctx context.Context, path string, nudge <-chan os.Signal, log *sl
 	}
 }
 
-// digest is the hash of the file's content; zero if it cannot be read.
+// digest is the hash of the file's content; zero if it cannot be read, or only once, as
+// a pipe can.
 func digest(path string) [sha256.Size]byte {
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return [sha256.Size]byte{}
+	}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return [sha256.Size]byte{}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"log/slog"
@@ -51,6 +52,7 @@ arguments or configuration.`,
 			return err
 		}
 		ctx := context.Background()
+		content := digest(file) // before it is read: a change meanwhile is seen later
 		site, err := openSite(cmd, file)
 		if err != nil {
 			return err
@@ -64,7 +66,7 @@ arguments or configuration.`,
 		log := newLogger(cmd.ErrOrStderr(), site.loaded.Log, level)
 		slog.SetDefault(log) // backends log there
 		site.patient = true
-		w := &worker{site: site, log: log, level: level}
+		w := &worker{site: site, content: content, log: log, level: level}
 		return w.run(ctx)
 	}
 	return cmd
@@ -81,6 +83,7 @@ func newLogger(w io.Writer, cfg configs.Log, level slog.Leveler) *slog.Logger {
 // worker runs the jobs of a site.
 type worker struct {
 	site    *site
+	content [sha256.Size]byte // of the file, when it was read for the start
 	log     *slog.Logger
 	level   *slog.LevelVar
 	kinds   configs.Kinds // set with the scheduler, as are the next
@@ -122,7 +125,7 @@ func (w *worker) run(ctx context.Context) error {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		watchFile(watching, w.site.file, hup, w.log, func() bool { return w.reload(watching, s) })
+		watchFile(watching, w.site.file, w.content, hup, w.log, func() bool { return w.reload(watching, s) })
 	}()
 	select {
 	case sig := <-stop:
