@@ -91,12 +91,12 @@ func newEars(d *Driver) *ears {
 // the subscription, or no more of them will soon, and with an error where none has.
 func (d *Driver) Wake(ctx context.Context, key string) (<-chan struct{}, func(), error) {
 	e := d.ears
+	before := e.failed()
 	told, end, _, err := e.hints.Add(ctx, key)
 	if err != nil {
 		return nil, nil, errClosed
 	}
 	stop := sync.OnceFunc(func() { end(); e.drop(key) })
-	before := e.failed()
 	for _, n := range e.nodes {
 		if !d.spawn(func() { e.subscribe(n, key) }) {
 			stop()
