@@ -178,7 +178,7 @@ var errOutranked = errors.New("leader: a process with a higher priority runs")
 
 // retry spaces campaigns while the backend cannot answer. Its ceiling bounds how
 // much later than the backend the election comes back.
-var retry = backoff.Policy{Base: 100 * time.Millisecond, Max: 2 * time.Second}
+var retry = backoff.Policy{Base: 100 * time.Millisecond, Max: time.Second}
 
 // lead holds a term from its win to its end, and gives it back if it is still
 // there to be given.
