@@ -23,8 +23,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fleet keeps what it is told.
 type fleet struct {
-	mu   sync.Mutex
-	told []*scheduler.SwitchSetting
+	mu      sync.Mutex
+	told    []*scheduler.SwitchSetting
+	refused string
+}
+
+func (f *fleet) FleetRefused(reason string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refused = reason
 }
 
 func (f *fleet) SetFleet(t *scheduler.SwitchSetting) error {
@@ -183,6 +190,11 @@ func TestBrokenValueIsLoggedOnce(t *testing.T) {
 		if s := w.Status(); !strings.Contains(s.Refused, "store-only") || !s.Connected {
 			t.Errorf("status %+v", s)
 		}
+		f.mu.Lock()
+		if f.refused != w.Status().Refused {
+			t.Errorf("the switch shows %q as refused, the watch %q", f.refused, w.Status().Refused)
+		}
+		f.mu.Unlock()
 		if lines := strings.Count(log.String(), "refused"); lines != 1 {
 			t.Errorf("told %d times:\n%s", lines, log.String())
 		}
