@@ -274,6 +274,8 @@ func TestChangesAreRefused(t *testing.T) {
 		{"a form", good, 415, "application/json", func(r *http.Request) { r.Header.Set("Content-Type", "application/x-www-form-urlencoded") }},
 		{"another site", good, 403, "another site", func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }},
 		{"no JSON", "mode=store_only", 400, "the body", nil},
+		{"no body", "", 400, "is empty: write one JSON object such as", nil},
+		{"no time", `{"mode":"store_only","reason":"r","by":"b","until":"tomorrow"}`, 400, "write one JSON object such as", nil},
 		{"two objects", good + good, 400, "more behind", nil},
 		{"unknown key", `{"modus":"store_only"}`, 400, "modus", nil},
 		{"too large", `{"reason":"` + strings.Repeat("x", 70<<10) + `"}`, 413, "larger", nil},
@@ -283,6 +285,7 @@ func TestChangesAreRefused(t *testing.T) {
 		{"no expiry", `{"mode":"store_only","reason":"r","by":"b"}`, 422, "no_expiry", nil},
 		{"two expiries", `{"mode":"store_only","reason":"r","by":"b","for":"1m","until":"2100-01-01T00:00:00Z"}`, 422, "beside until", nil},
 		{"past", `{"mode":"store_only","reason":"r","by":"b","until":"2000-01-01T00:00:00Z"}`, 422, "is over", nil},
+		{"days", `{"mode":"store_only","reason":"r","by":"b","for":"2d"}`, 422, "is no duration: write it as 30m or 48h", nil},
 		{"backwards", `{"mode":"store_only","reason":"r","by":"b","for":"-1m"}`, 422, "for:", nil},
 	} {
 		status, h, body := s.call("PUT", "/api/v1/switch", c.body, c.change)
@@ -299,6 +302,59 @@ func TestChangesAreRefused(t *testing.T) {
 	open := start(t, admin.Config{})
 	if status, _, body := open.call("PUT", "/api/v1/switch", good, nil); status != 403 || !strings.Contains(body, "admin.token") {
 		t.Errorf("without a token: %d %s", status, body)
+	}
+}
+
+// The name of the scheme has no case: RFC 9110, 11.1.
+func TestBearerMayBeWrittenSmall(t *testing.T) {
+	s := start(t, admin.Config{Token: secret.New(token)})
+	status, _, body := s.call("PUT", "/api/v1/switch", `{"mode":"store_only","reason":"drill","by":"somebody","for":"30m"}`,
+		func(r *http.Request) { r.Header.Set("Authorization", "bearer "+token) })
+	if status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+// TestSlowClientKeepsNobodyWaiting: whose request has not arrived is not before others.
+func TestSlowClientKeepsNobodyWaiting(t *testing.T) {
+	s := start(t, admin.Config{Token: secret.New(token)})
+	const change = `{"mode":"store_only","reason":"drill","by":"somebody","for":"30m"}`
+	slow, begun := io.Pipe()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.url+"/api/v1/switch", slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"Content-Type": "application/json", "Authorization": "Bearer " + token, "If-Match": "*", "Expect": "100-continue",
+	} {
+		r.Header.Set(name, value)
+	}
+	answered := make(chan int, 1)
+	go func() {
+		resp, err := (&http.Transport{ExpectContinueTimeout: time.Minute, DisableKeepAlives: true}).RoundTrip(r)
+		if err != nil {
+			t.Error(err)
+			answered <- 0
+			return
+		}
+		defer resp.Body.Close()
+		answered <- resp.StatusCode
+	}()
+	// The server asks for the body when the handler does, and only then is this read.
+	if _, err := io.WriteString(begun, change[:5]); err != nil {
+		t.Fatal(err)
+	}
+	fast, cancel := context.WithTimeout(t.Context(), 5*time.Second) // less than the server gives a request
+	defer cancel()
+	if status, _, body := s.call("PUT", "/api/v1/switch", change, func(r *http.Request) { *r = *r.WithContext(fast) }); status != 200 {
+		t.Errorf("beside a slow one: %d %s", status, body)
+	}
+	if _, err := io.WriteString(begun, change[5:]); err != nil {
+		t.Fatal(err)
+	}
+	_ = begun.Close()
+	if status := <-answered; status != 200 {
+		t.Errorf("the slow one: %d", status)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -158,8 +159,8 @@ func (a *api) reading(next http.HandlerFunc) http.HandlerFunc {
 // maxBody bounds the body of a request.
 const maxBody = 64 << 10
 
-// changing lets a request in that changes something.
-func (a *api) changing(next http.HandlerFunc) http.HandlerFunc {
+// changing lets a request in that changes something, with its body.
+func (a *api) changing(next func(http.ResponseWriter, *http.Request, []byte)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); {
 		case a.cfg.Token.IsZero():
@@ -169,18 +170,26 @@ func (a *api) changing(next http.HandlerFunc) http.HandlerFunc {
 		case strings.TrimSpace(kind) != "application/json":
 			problem(w, http.StatusUnsupportedMediaType, "send the body as Content-Type: application/json")
 		default:
-			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-			a.one.Lock()
+			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+			if big, ok := errors.AsType[*http.MaxBytesError](err); ok {
+				problem(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes", big.Limit))
+				return
+			}
+			if err != nil {
+				problem(w, http.StatusBadRequest, "the body did not arrive whole: "+err.Error())
+				return
+			}
+			a.one.Lock() // only now: a client that is slow keeps nobody waiting
 			defer a.one.Unlock()
-			next(w, r)
+			next(w, r, body)
 		}
 	}
 }
 
 // bears compares the token in a time that does not depend on it.
 func (a *api) bears(r *http.Request) bool {
-	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	return ok && subtle.ConstantTimeCompare([]byte(token), []byte(a.cfg.Token.Reveal())) == 1
+	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	return ok && strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare([]byte(token), []byte(a.cfg.Token.Reveal())) == 1
 }
 
 func refuse(w http.ResponseWriter) {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -58,17 +59,20 @@ func tag(st scheduler.SwitchStatus) string {
 	return `"` + hex.EncodeToString(sum[:8]) + `"`
 }
 
-func (a *api) switchPut(w http.ResponseWriter, r *http.Request) {
+func (a *api) switchPut(w http.ResponseWriter, r *http.Request, body []byte) {
 	var c Change
-	s, ok := a.change(w, r, &c)
+	s, ok := a.change(w, r, body, &c, `{"position": "forced", "mode": "store_only", "reason": "…", "by": "…", "for": "30m"}`)
 	if !ok {
 		return
 	}
 	if c.For != "" {
 		d, err := time.ParseDuration(c.For)
 		switch {
-		case err != nil || d <= 0:
-			problem(w, http.StatusUnprocessableEntity, fmt.Sprintf("for: %q is no time that lies ahead: write it as 30m", c.For))
+		case err != nil:
+			problem(w, http.StatusUnprocessableEntity, fmt.Sprintf("for: %q is no duration: write it as 30m or 48h", c.For))
+			return
+		case d <= 0:
+			problem(w, http.StatusUnprocessableEntity, fmt.Sprintf("for: %s does not lie ahead: write it as 30m or 48h", c.For))
 			return
 		case !c.Until.IsZero():
 			problem(w, http.StatusUnprocessableEntity, "for: stands beside until: keep one of them")
@@ -87,9 +91,9 @@ func (a *api) switchPut(w http.ResponseWriter, r *http.Request) {
 	a.status(w, s)
 }
 
-func (a *api) switchDelete(w http.ResponseWriter, r *http.Request) {
+func (a *api) switchDelete(w http.ResponseWriter, r *http.Request, body []byte) {
 	var c Clearance
-	s, ok := a.change(w, r, &c)
+	s, ok := a.change(w, r, body, &c, `{"reason": "…", "by": "…"}`)
 	if !ok {
 		return
 	}
@@ -100,15 +104,15 @@ func (a *api) switchDelete(w http.ResponseWriter, r *http.Request) {
 	a.status(w, s)
 }
 
-// change reads the body of a change, and demands that its sender has seen what it
-// changes.
-func (a *api) change(w http.ResponseWriter, r *http.Request, into any) (*scheduler.Scheduler, bool) {
+// change decodes the body of a change, which looks like the example, and demands that
+// its sender has seen what it changes.
+func (a *api) change(w http.ResponseWriter, r *http.Request, body []byte, into any, example string) (*scheduler.Scheduler, bool) {
 	s := a.deps.Scheduler()
 	if s == nil {
 		starting(w)
 		return nil, false
 	}
-	d := json.NewDecoder(r.Body)
+	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	err := d.Decode(into)
 	if err == nil {
@@ -116,12 +120,11 @@ func (a *api) change(w http.ResponseWriter, r *http.Request, into any) (*schedul
 			err = errors.New("there is more behind the JSON object")
 		}
 	}
-	if big, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		problem(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes", big.Limit))
-		return nil, false
+	if errors.Is(err, io.EOF) {
+		err = errors.New("is empty")
 	}
 	if err != nil {
-		problem(w, http.StatusBadRequest, "the body: "+err.Error())
+		problem(w, http.StatusBadRequest, "the body: "+err.Error()+": write one JSON object such as "+example)
 		return nil, false
 	}
 	switch want := r.Header.Get("If-Match"); {
