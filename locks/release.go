@@ -75,7 +75,7 @@ func (l *Locker) giveUp(ctx context.Context, g *grant) error {
 	lost := g.err
 	var had time.Duration
 	if lost == nil {
-		had = max(l.age(leaseclock.Now())-g.since, 1)
+		had = max(start.Sub(l.born)-g.since, 1)
 	}
 	n := l.end(g, ErrReleased)
 	n.err, n.cancels = g.err, g.cancels()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -42,21 +41,8 @@ type command struct {
 
 // encode appends the request, with the text of the script or its name.
 func (c *command) encode(b []byte, text bool) []byte {
-	n := len(c.keys) * len(c.script.suffixes)
-	b = append(b, '*')
-	b = strconv.AppendInt(b, int64(3+n+len(c.args)), 10)
-	b = append(b, '\r', '\n')
-	if text {
-		b = appendText(appendText(b, "eval"), c.script.text)
-	} else {
-		b = append(b, c.script.head...)
-	}
-	b = appendText(b, strconv.Itoa(n))
-	for _, k := range c.keys {
-		for _, suffix := range c.script.suffixes {
-			b = appendText(b, k, suffix)
-		}
-	}
+	b = c.script.begin(b, text, len(c.keys)*len(c.script.suffixes), len(c.args))
+	b = c.script.appendKeys(b, c.keys)
 	for _, a := range c.args {
 		b = appendText(b, a)
 	}

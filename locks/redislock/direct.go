@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"net"
 	"runtime"
 	"sync"
@@ -67,8 +68,17 @@ func (d *direct) run(ctx context.Context, commands ...*command) error {
 		defer cancel()
 		ctx = limited
 	}
-	if err := d.once(ctx, commands, false); err != nil {
+	if err := d.once(ctx, &request{commands: commands}); err != nil {
 		return err
+	}
+	for try := 1; ; try++ {
+		again, refused := errors.AsType[refusedTogether](commands[0].err)
+		if !refused {
+			break
+		}
+		if err := d.once(ctx, &request{commands: commands, apart: try > 1 || again.apart()}); err != nil {
+			return err
+		}
 	}
 	// A server that was restarted knows no scripts, and did nothing.
 	var unknown []*command
@@ -80,10 +90,10 @@ func (d *direct) run(ctx context.Context, commands ...*command) error {
 	if len(unknown) == 0 {
 		return nil
 	}
-	return d.once(ctx, unknown, true)
+	return d.once(ctx, &request{commands: unknown, text: true})
 }
 
-func (d *direct) once(ctx context.Context, commands []*command, text bool) error {
+func (d *direct) once(ctx context.Context, r *request) error {
 	if ctx.Err() != nil {
 		return driver.NotApplied(context.Cause(ctx))
 	}
@@ -93,7 +103,6 @@ func (d *direct) once(ctx context.Context, commands []*command, text bool) error
 	if err != nil {
 		return driver.NotApplied(err)
 	}
-	r := &request{commands: commands, text: text}
 	if err = l.do(ctx, r); err == nil {
 		err = r.err
 	}

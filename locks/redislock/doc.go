@@ -5,7 +5,8 @@
 // driver. An acquire is one script and one round trip, and so are a release and the
 // answer that a key is held, which tells by whom and for how long. All leases of a
 // process are renewed by one pipeline (in a cluster by one for each node). Requests
-// of one process that come together share a pipeline. To a single server they go over
+// of one process that come together share a pipeline, and to a single server acquires
+// share a script and releases another, of 64 locks at most. To a single server they go over
 // a connection of the driver's own, which the client opens, encrypts and logs in, and
 // for which its hooks are not called; others (Sentinel, a cluster, a client with a
 // Limiter or streaming credentials) send by themselves. Every script may be repeated,
@@ -73,7 +74,7 @@
 // # Keys
 //
 // A lock called NAME has the record solotick:{NAME} while it is held, a counter
-// with :f that goes a day after its last use, with :q the line of those who wait (in a
+// with :f that goes about a day after its last use, with :q the line of those who wait (in a
 // cluster with :h too), and with :x the tokens refused for a TTL. Nothing else is kept.
 // A line of which nobody lives goes with the holder's next renewal or, where the holder
 // is dead too, a quarter of its TTL after it (1 s at least); in a cluster 50 s after the

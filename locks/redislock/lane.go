@@ -23,17 +23,19 @@ type lane struct {
 	pinned *redis.Conn   // keeps it out of the client's hands
 	conn   net.Conn
 
-	out, spare []byte     // to be written; what was written last
-	unsent     []*request // in out
-	queue      []*request // not answered, in order
-	live       int        // of queue: those whose callers still wait
-	writing    bool
-	reading    bool
-	retired    bool      // takes no more: somebody gave up waiting on it
-	err        error     // why it has ended
-	progress   time.Time // when there was an answer, or a request after none
-	readBy     time.Time // the deadlines of the connection
-	writeBy    time.Time
+	out      []byte           // what was written last: the writer's
+	batch    []*request       // the same: the writer's
+	queue    []*request       // not answered, in order
+	unsent   int              // of queue, its last
+	knows    map[*script]bool // whether the server has the script for several locks
+	live     int              // of queue: those whose callers still wait
+	writing  bool
+	reading  bool
+	retired  bool      // takes no more: somebody gave up waiting on it
+	err      error     // why it has ended
+	progress time.Time // when there was an answer, or a request after none
+	readBy   time.Time // the deadlines of the connection
+	writeBy  time.Time
 
 	in []byte // read, and no whole answer yet: the reader's
 }
@@ -51,6 +53,8 @@ const (
 type request struct {
 	commands []*command
 	text     bool // with the text of the scripts
+	apart    bool // not as one script with others
+	shared   int  // requests that are sent as one script with this, which is the first
 	got      int
 	done     bool
 	sent     bool
@@ -68,10 +72,7 @@ func (l *lane) do(ctx context.Context, r *request) error {
 	if len(l.queue) == 0 {
 		l.progress = now
 	}
-	for _, c := range r.commands {
-		l.out = c.encode(l.out, r.text)
-	}
-	l.unsent = append(l.unsent, r)
+	l.unsent++
 	l.queue = append(l.queue, r)
 	l.live++
 	if !l.writing {
@@ -118,16 +119,19 @@ func (l *lane) do(ctx context.Context, r *request) error {
 // write sends what there is until there is no more. The caller holds the mutex.
 func (l *lane) write(now time.Time) {
 	l.writing = true
-	for len(l.out) > 0 && l.err == nil {
+	for l.unsent > 0 && l.err == nil {
 		if len(l.queue) > 1 {
 			l.d.gather()
+			if l.err != nil {
+				break
+			}
 		}
-		buf := l.out
-		l.out = l.spare[:0]
-		for _, r := range l.unsent {
+		batch := l.queue[len(l.queue)-l.unsent:]
+		l.merge(batch)
+		for _, r := range batch {
 			r.sent = true
 		}
-		l.unsent = l.unsent[:0]
+		l.batch, l.unsent = append(l.batch[:0], batch...), 0
 		renew := l.writeBy.Sub(now) < writeLimit/2
 		if renew {
 			l.writeBy = now.Add(writeLimit)
@@ -139,10 +143,11 @@ func (l *lane) write(now time.Time) {
 			err = l.conn.SetWriteDeadline(by)
 		}
 		if err == nil {
-			_, err = l.conn.Write(buf)
+			l.out = encodeAll(l.out[:0], l.batch)
+			_, err = l.conn.Write(l.out)
 		}
+		clear(l.batch)
 		l.d.mu.Lock()
-		l.spare = buf[:0]
 		if err != nil {
 			l.fail(err)
 		}
@@ -226,17 +231,20 @@ func (l *lane) deliver() {
 		if push {
 			continue // to nobody who asked
 		}
-		if answered == len(l.queue) {
+		if answered == len(l.queue)-l.unsent {
 			l.fail(fmt.Errorf("%w: an answer to no request", errProtocol))
 			return
 		}
 		r := l.queue[answered]
-		c := r.commands[r.got]
-		if serr, refused := val.(serverError); refused {
-			c.val, c.err = nil, serr
-		} else {
-			c.val, c.err = val, nil
+		if r.shared > 1 {
+			if !l.share(l.queue[answered:answered+r.shared], val) {
+				l.fail(fmt.Errorf("%w: not an answer for each of %d locks", errProtocol, r.shared))
+				return
+			}
+			answered += r.shared
+			continue
 		}
+		r.commands[r.got].answer(val)
 		if r.got++; r.got == len(r.commands) {
 			answered++
 			l.finish(r)
@@ -309,7 +317,7 @@ func (l *lane) fail(err error) {
 		r.err = err
 		l.finish(r)
 	}
-	l.queue, l.out, l.unsent = nil, nil, nil
+	l.queue, l.unsent = nil, 0
 	l.d.remove(l)
 	l.d.ended.Go(l.close)
 }

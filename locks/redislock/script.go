@@ -14,6 +14,9 @@ const (
 	// fenceLife is how long the counter of a key outlives its last use. A counter
 	// made anew begins at the server's clock, above what it was.
 	fenceLife = 24 * time.Hour
+	// A release that comes so soon after its grant does not renew the counter's life,
+	// where it goes together with others.
+	fenceFresh = time.Hour
 	// A waiter in line looks between looksMost and looksLeast apart, to show that it
 	// lives and whether a message was lost: the longer the line the more seldom, so
 	// that all of it together looks looksPerSecond times a second. In a cluster one that
@@ -33,6 +36,10 @@ type script struct {
 	name, text, sha string
 	suffixes        []string
 	head            []byte // how its request begins, after the number of parts
+	// many does the same for several locks; nil where there is no such script. Own is
+	// the number of the first arguments, which each lock has for itself.
+	many *script
+	own  int
 }
 
 // scripts are the requests to Redis. Every one of them may be repeated with the
@@ -48,14 +55,22 @@ type scripts struct{ acquire, enqueue, renew, release, force, look, probe *scrip
 // are refused, and the id of the last release. A free key nobody waits for, which is
 // the common case, so costs no look at the line.
 func newScripts(cluster bool) *scripts {
-	held, ours, renewed := "v", "v and string.sub(v, 1, 32) == ARGV[1] and (ARGV[2] == '0' or string.sub(v, 34, 49) == ARGV[2])",
+	held, ifFree := "v", "'NX', "
+	ours, oursOf, renewed := "v and string.sub(v, 1, 32) == ARGV[1] and (ARGV[2] == '0' or string.sub(v, 34, 49) == ARGV[2])",
+		"v and sub(v, 1, 32) == token and sub(v, 34, 49) == fence",
 		"v and string.sub(v, 1, 32) == ARGV[a + 1] and string.sub(v, 34, 49) == ARGV[a + 2]"
 	refused := "string.sub(flags, 2, 2) == 'x' and redis.call('ZSCORE', KEYS[4], ARGV[1])"
 	if mutation.On("redis-exclusion") {
 		held = "false"
 	}
+	if mutation.On("redis-exclusion-together") {
+		ifFree = ""
+	}
 	if mutation.On("redis-release-token") {
 		ours = "v"
+	}
+	if mutation.On("redis-release-together") {
+		oursOf = "v"
 	}
 	if mutation.On("redis-renew-token") {
 		renewed = "v"
@@ -65,10 +80,12 @@ func newScripts(cluster bool) *scripts {
 	}
 	text := strings.NewReplacer(
 		"$FENCE_LIFE", fmt.Sprint(fenceLife.Milliseconds()),
+		"$FRESH", fmt.Sprint(int64(fenceFresh.Seconds())),
+		"$IF_FREE", ifFree,
 		"$PRESENCE", fmt.Sprint(presence.Milliseconds()),
 		"$GRACE", fmt.Sprint(lineGrace.Milliseconds()),
 		"$DEAF", fmt.Sprint(!cluster),
-		"$HELD", held, "$OURS", ours, "$RENEWED", renewed, "$REFUSED", refused,
+		"$HELD", held, "$OURS_OF", oursOf, "$OURS", ours, "$RENEWED", renewed, "$REFUSED", refused,
 	)
 	compile := func(name string, suffixes []string, parts ...string) *script {
 		s := &script{name: name, text: text.Replace(strings.Join(parts, "")), suffixes: suffixes}
@@ -81,7 +98,7 @@ func newScripts(cluster bool) *scripts {
 	if !cluster {
 		all = all[:4]
 	}
-	return &scripts{
+	made := &scripts{
 		acquire: compile("acquire", all, luaAcquireFree, luaCounter, luaServe, luaAcquire),
 		enqueue: compile("enqueue", all, luaAcquireFree, luaCounter, luaKeep, luaServe, luaEnqueue),
 		renew:   compile("renew", all[:1], luaKeep, luaRenew),
@@ -90,6 +107,15 @@ func newScripts(cluster bool) *scripts {
 		look:    compile("look", []string{"", ":q"}, luaLook),
 		probe:   compile("probe", []string{"", ":q", ":h"}, luaProbe),
 	}
+	if !cluster { // where the keys of a script share a slot
+		one := func(parts ...string) string {
+			return "local function one(KEYS, ARGV)\n" + strings.Join(parts, "") + "end\n"
+		}
+		made.acquire.own, made.release.own = 1, 2
+		made.acquire.many = compile("acquire", all[:2], one(luaAcquireFree, luaCounter, luaServe, luaAcquire), luaAcquireMany)
+		made.release.many = compile("release", all[:2], one(luaGiveBack, luaHandOver, luaCounter, luaServe, luaRelease), luaReleaseMany)
+	}
+	return made
 }
 
 // Where nobody has the key, nobody waits and no token is refused, the script ends
@@ -331,6 +357,52 @@ if ours then redis.call('DEL', KEYS[1]) end
 if ours or not v then serve() end
 if ours or again then return 1 end
 return v and 3 or 2
+`
+
+// The scripts for several locks do at once what is common, and leave the rest to the
+// script for one. What fails for one of them is the answer to that one only. They have
+// first the arguments that all share, then for each lock its own.
+const luaAcquireMany = `
+local call, sub = redis.call, string.sub
+local out, t = {}, call('TIME')
+local fence = t[1] .. sub('00000' .. t[2], -6)
+local ttl, label, fair = ARGV[1], ARGV[2], ARGV[3]
+local function try(key, counter, token)
+  local c = redis.pcall('GET', counter)
+  if (not c or type(c) == 'string' and sub(c, 17, 18) == '--' and sub(c, 1, 16) < fence) and
+    call('SET', key, token .. ' ' .. fence .. '- ' .. label, $IF_FREE'PX', ttl) then
+    call('SET', counter, fence .. (c and sub(c, 17) or '--'), 'PX', $FENCE_LIFE)
+    return fence
+  end
+  return one({key, counter, key .. ':q', key .. ':x'}, {token, ttl, label, fair})
+end
+for i = 1, #KEYS, 2 do
+  local ok, answer = pcall(try, KEYS[i], KEYS[i + 1], ARGV[(i + 7) / 2])
+  out[#out + 1] = ok and answer or {err = (type(answer) == 'table' and answer.err or 'ERR ' .. tostring(answer)) .. ' in a script'}
+end
+return out
+`
+
+const luaReleaseMany = `
+local call, sub = redis.call, string.sub
+local out = {}
+local id, member, refuse = ARGV[1], ARGV[2], ARGV[3]
+local t = call('TIME')
+local fresh = string.format('%010.0f', t[1] - $FRESH)
+local function try(key, counter, token, fence)
+  local v = call('GET', key)
+  local ours = $OURS_OF
+  if ours and id == '' and fence > fresh and sub(v, 50, 50) == '-' then
+    call('DEL', key)
+    return 1
+  end
+  return one({key, counter, key .. ':q', key .. ':x'}, {token, fence, id, member, refuse})
+end
+for i = 1, #KEYS, 2 do
+  local ok, answer = pcall(try, KEYS[i], KEYS[i + 1], ARGV[i + 3], ARGV[i + 4])
+  out[#out + 1] = ok and answer or {err = (type(answer) == 'table' and answer.err or 'ERR ' .. tostring(answer)) .. ' in a script'}
+end
+return out
 `
 
 const luaForce = `
