@@ -187,6 +187,32 @@ func TestHerdIsSmall(t *testing.T) {
 	wg.Wait()
 }
 
+// While one release follows the other a process asks seldom.
+func TestHintsInARowAreSeldom(t *testing.T) {
+	nodes := addrs(testenv.Redises(t, 3))
+	admin := admins(t, nodes)
+	hint, stop, err := process(t, nodes).Wake(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	hints, told := 0, 0
+	for began := time.Now(); time.Since(began) < time.Second; told++ {
+		if err := admin[told%3].Publish(t.Context(), redlock.DefaultPrefix+"k", "").Err(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-hint:
+			hints++
+		default:
+		}
+	}
+	t.Logf("%d hints of %d messages in a second", hints, told)
+	if hints == 0 || hints > 30 {
+		t.Errorf("%d hints of %d messages in a second", hints, told)
+	}
+}
+
 // A user that may not subscribe, or not publish, has locks all the same, and waiters look.
 func TestWithoutPrivilegesWaitersLook(t *testing.T) {
 	servers := testenv.Redises(t, 3)
