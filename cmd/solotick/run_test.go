@@ -66,7 +66,9 @@ func TestWorker(t *testing.T) {
 	// What the file changes live, and what it cannot.
 	w.stderr.await(t, "worker starts")
 	writeFile(t, dir, "solotick.yaml", strings.Replace(workerFile, "fail_fast", "store_only", 1))
-	w.stderr.await(t, `configuration reloaded`)
+	if got := w.stderr.await(t, `configuration reloaded`); !strings.Contains(got, " namespace=") || !strings.Contains(got, " owner=") {
+		t.Error("whose line is it:", got)
+	}
 	writeFile(t, dir, "solotick.yaml", strings.Replace(strings.Replace(workerFile, "fail_fast", "store_only", 1), "lease: 1s", "lease: 2s", 1))
 	if got := w.stderr.await(t, "need a restart"); !strings.Contains(got, "[scheduler.lease]") {
 		t.Error(got)

@@ -82,8 +82,8 @@ func degradeStatus(cmd *cobra.Command) func(*cobra.Command, []string) error {
 type degradation struct {
 	Namespace string                   `json:"namespace"`
 	Centre    string                   `json:"centre"`
-	Position  scheduler.SwitchPosition `json:"position"` // in force
-	Mode      store.Mode               `json:"mode"`     // in force, for jobs without their own
+	Position  scheduler.SwitchPosition `json:"position"` // in force; beside Refused only in workers that start
+	Mode      store.Mode               `json:"mode"`     // the same, for jobs without their own
 	// Setting is what the centre has; null if nothing. Ended: its time is over. Refused
 	// says why a value is not obeyed.
 	Setting     *scheduler.SwitchSetting `json:"setting"`
@@ -220,7 +220,11 @@ func (d *degradation) line() string {
 }
 
 func (d *degradation) print(w io.Writer) error {
-	fmt.Fprintf(w, "In force:  %s %s\n", d.Position, d.Mode)
+	fmt.Fprintf(w, "In force:  %s %s", d.Position, d.Mode)
+	if d.Refused != "" { // what they had is not known here
+		fmt.Fprint(w, " in workers that start; the others keep what they had")
+	}
+	fmt.Fprintln(w)
 	fmt.Fprintf(w, "Centre:    %s: %s\n", d.Centre, d.line())
 	if t := d.Setting; t != nil {
 		fmt.Fprintf(w, "           by %s: %s\n", printable(t.By), printable(t.Reason))

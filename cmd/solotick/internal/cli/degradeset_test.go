@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/solotick/solotick/configs"
 )
 
 // TestSettingsThatContradictThemselves are refused in words that tell what to write.
@@ -26,5 +30,19 @@ func TestSettingsThatContradictThemselves(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %v, want %q", c.order, err, c.want)
 		}
+	}
+}
+
+// A value that is refused leaves the workers that run with what they had, which is not
+// what the file says.
+func TestRefusedValueIsNotSaidToLeaveTheFileInForce(t *testing.T) {
+	d := degradation{value: []byte(`{"position":"forced","mode":"guess","reason":"r","by":"b"}`)}
+	d.lay(&configs.Loaded{}, time.Now())
+	var text bytes.Buffer
+	if err := d.print(&text); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(text.String(), "in workers that start; the others keep what they had") || !strings.Contains(text.String(), "guess") {
+		t.Error(text.String())
 	}
 }

@@ -76,8 +76,8 @@ type partitionRow struct {
 type replicaRow struct {
 	Label      string `json:"label"`
 	Since      string `json:"since,omitempty"`
-	Partitions int    `json:"partitions"`
-	Jobs       int    `json:"jobs"`
+	Partitions *int   `json:"partitions"` // null where others have the same label, as is the next
+	Jobs       *int   `json:"jobs"`
 }
 
 func rowOfLeader(l leader.Leader) *leaderRow {
@@ -134,19 +134,31 @@ func (s *site) standing(ctx context.Context) (standing, error) {
 			jobs[d.Shares.Partition(j.Name)]++
 		}
 	}
-	at := map[string]int{} // replicas by label: who leads more than one place shows once
+	out.share(board, jobs)
+	return out, nil
+}
+
+// share fills in who leads what. Leaders are known by their labels alone: replicas that
+// have one in common cannot be told apart, and then nothing is said of either.
+func (s *standing) share(board leader.Board, jobs []int) {
+	same, leads, does := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, m := range board.Members {
-		at[m.Label] = len(out.Replicas)
-		out.Replicas = append(out.Replicas, replicaRow{Label: m.Label, Since: moment(m.Since)})
+		same[m.Label]++
 	}
 	for i, l := range board.Partitions {
-		out.Partitions = append(out.Partitions, partitionRow{Partition: i, Jobs: jobs[i], Leader: rowOfLeader(l)})
-		if n, ok := at[l.Label]; ok && l.Term != 0 {
-			out.Replicas[n].Partitions++
-			out.Replicas[n].Jobs += jobs[i]
+		s.Partitions = append(s.Partitions, partitionRow{Partition: i, Jobs: jobs[i], Leader: rowOfLeader(l)})
+		if l.Term != 0 {
+			leads[l.Label]++
+			does[l.Label] += jobs[i]
 		}
 	}
-	return out, nil
+	for _, m := range board.Members {
+		row := replicaRow{Label: m.Label, Since: moment(m.Since)}
+		if same[m.Label] == 1 {
+			row.Partitions, row.Jobs = new(leads[m.Label]), new(does[m.Label])
+		}
+		s.Replicas = append(s.Replicas, row)
+	}
 }
 
 func (r *leaderRow) cells() []string {
@@ -174,10 +186,23 @@ func (s standing) print(w io.Writer) error {
 	}
 	fmt.Fprintln(w)
 	rows = rows[:0]
+	alike := false
 	for _, r := range s.Replicas {
-		rows = append(rows, []string{r.Label, strconv.Itoa(r.Partitions), strconv.Itoa(r.Jobs), r.Since})
+		cells := []string{r.Label, "", "", r.Since}
+		if r.Partitions != nil {
+			cells[1], cells[2] = strconv.Itoa(*r.Partitions), strconv.Itoa(*r.Jobs)
+		} else {
+			alike = true
+		}
+		rows = append(rows, cells)
 	}
-	return printTable(w, []string{"REPLICA", "PARTITIONS", "JOBS", "SINCE"}, rows)
+	if err := printTable(w, []string{"REPLICA", "PARTITIONS", "JOBS", "SINCE"}, rows); err != nil {
+		return err
+	}
+	if alike {
+		fmt.Fprintln(w, "\nWhat replicas with the same label lead cannot be told apart: give each its own scheduler.label.")
+	}
+	return nil
 }
 
 func newLeaderStepDown() *cobra.Command {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -111,7 +112,8 @@ func (w *worker) run(ctx context.Context) error {
 	if s == nil || err != nil {
 		return err
 	}
-	w.log.InfoContext(ctx, "worker starts", "version", readVersion().Version, "file", w.site.file, "namespace", w.site.namespace(), "tzdata", cronspec.TZDataVersion())
+	w.log = w.log.With("namespace", w.site.namespace(), "owner", cmp.Or(w.site.loaded.Scheduler.Label, processLabel())) // as the scheduler's lines
+	w.log.InfoContext(ctx, "worker starts", "version", readVersion().Version, "file", w.site.file, "tzdata", cronspec.TZDataVersion())
 	w.show(s)
 	unwatch, err := w.watchSwitch(ctx, s)
 	if err != nil {
