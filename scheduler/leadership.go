@@ -74,13 +74,30 @@ func (l leadership) electors() []*leader.Elector {
 	return []*leader.Elector{l.elector}
 }
 
-// won is how many terms have begun since the last call with the same map.
-func (l leadership) won(seen map[*leader.Elector]int64) (terms int) {
+// termsSeen are the terms that this process was last seen to have, by elector.
+type termsSeen map[*leader.Elector]termSeen
+
+type termSeen struct {
+	number int64
+	over   bool
+}
+
+// turns returns the numbers of the terms that have begun and ended since the last call
+// with the same map.
+func (l leadership) turns(seen termsSeen) (won, ended []int64) {
 	for _, e := range l.electors() {
-		if t := e.Term(); t != nil && t.Number() != seen[e] {
-			seen[e] = t.Number()
-			terms++
+		was, now := seen[e], e.Term()
+		switch {
+		case now != nil && now.Number() != was.number:
+			won = append(won, now.Number())
+			if was.number != 0 && !was.over {
+				ended = append(ended, was.number)
+			}
+			seen[e] = termSeen{number: now.Number()}
+		case now == nil && was.number != 0 && !was.over:
+			ended = append(ended, was.number)
+			seen[e] = termSeen{was.number, true}
 		}
 	}
-	return terms
+	return won, ended
 }

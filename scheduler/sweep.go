@@ -8,7 +8,6 @@ import (
 
 	"github.com/solotick/solotick/internal/leaseclock"
 	"github.com/solotick/solotick/internal/mutation"
-	"github.com/solotick/solotick/leader"
 	"github.com/solotick/solotick/store"
 )
 
@@ -31,12 +30,17 @@ func (s *Scheduler) sweepLoop() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var audited, again time.Time
-	terms := map[*leader.Elector]int64{}
+	terms := termsSeen{}
 	for {
 		if s.usesGate(GateLeader) {
 			won = s.lead.changed()
-			if n := s.lead.won(terms); n > 0 {
-				for range n {
+			begun, ended := s.lead.turns(terms)
+			if len(ended) > 0 {
+				s.log.Info("leadership ended", "terms", ended)
+			}
+			if len(begun) > 0 {
+				s.log.Info("leadership won", "terms", begun)
+				for range begun {
 					s.emit(TermWon{})
 				}
 				// A new leader sweeps at once, and again when the ticks that nobody led

@@ -1,7 +1,9 @@
 package scheduler_test
 
 import (
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/solotick/solotick/scheduler"
@@ -37,4 +39,29 @@ func TestTickBetweenTwoLeaders(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLeadershipIsTold: who leads is told, a line at each turn.
+func TestLeadershipIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := new(lines)
+		c := schedulertest.New(t, schedulertest.Options{
+			Replicas:  2,
+			Logs:      logs,
+			Configure: func(_ *schedulertest.Replica, cfg *scheduler.Config) { cfg.Gate = scheduler.GateLeader },
+			Jobs: func(r *schedulertest.Replica) []scheduler.Job {
+				return []scheduler.Job{scheduler.Cron("j", "@every 1m", effect(r))}
+			},
+		})
+		untilMinute(t)
+		time.Sleep(time.Second)
+		c.Replicas[c.Effects("j")[0].Replica].CutLocks()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		text := strings.Join(logs.take(t), "\n")
+		won, ended := strings.Count(text, `level=INFO msg="leadership won"`), strings.Count(text, `level=INFO msg="leadership ended"`)
+		if won != 2 || ended != 1 {
+			t.Errorf("%d lines of leadership won and %d of its end, want 2 and 1:\n%s", won, ended, text)
+		}
+	})
 }
