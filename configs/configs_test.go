@@ -191,7 +191,7 @@ func TestProblems(t *testing.T) {
 		}},
 		{"namespace: a\ndegradation: {mode: fast, after: -1s, jobs: {x: y}}", []string{
 			`c.yaml:2:21: degradation.mode: "fast" is not a name known here: allowed are fail_fast, local_mutex, store_only`,
-			"c.yaml:2:34: degradation.after: -1s is negative",
+			"c.yaml:2:34: degradation.after: -1s is negative: leave it out for the default",
 			`c.yaml:2:46: degradation.jobs.x: "y" is not a name known here: allowed are fail_fast`,
 		}},
 		{"namespace: a\ndegradation: {switch: force}\njobs: [{name: j, cron: '@daily', exec: [a], when_store_down: run}, {name: k, cron: '@daily', sql: s, when_store_down: run}, {name: q, queue: true, exec: [a], when_store_down: wait}]", []string{

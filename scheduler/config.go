@@ -210,13 +210,13 @@ func (c Config) Validate() error {
 		bad("lease", "%v is outside %v to %v", c.Lease, minLease, maxLease)
 	}
 	if c.DrainTimeout < 0 {
-		bad("drain_timeout", "%v is negative", c.DrainTimeout)
+		bad("drain_timeout", "%v is negative: leave it out for the default", c.DrainTimeout)
 	}
 	if c.PollInterval < 100*time.Millisecond {
-		bad("poll_interval", "%v is below 100ms", c.PollInterval)
+		bad("poll_interval", "%v is below 100ms: leave it out for the default", c.PollInterval)
 	}
 	if c.Concurrency < 1 {
-		bad("concurrency", "%d is below 1", c.Concurrency)
+		bad("concurrency", "%d is below 1: leave it out for the default", c.Concurrency)
 	}
 	if err := c.Retention.Validate(); err != nil {
 		errs = append(errs, err)
@@ -244,10 +244,10 @@ func (d Degradation) Validate() error {
 		mode("jobs."+job, d.Jobs[job])
 	}
 	if d.After < 0 {
-		errs = append(errs, fmt.Errorf("scheduler: degradation.after: %v is negative", d.After))
+		errs = append(errs, fmt.Errorf("scheduler: degradation.after: %v is negative: leave it out for the default", d.After))
 	}
 	if d.RecoverAfter < 0 {
-		errs = append(errs, fmt.Errorf("scheduler: degradation.recover_after: %v is negative", d.RecoverAfter))
+		errs = append(errs, fmt.Errorf("scheduler: degradation.recover_after: %v is negative: leave it out for the default", d.RecoverAfter))
 	}
 	return errors.Join(errs...)
 }

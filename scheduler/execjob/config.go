@@ -65,7 +65,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.Grace < 0 {
-		bad("grace", "%v is negative", c.Grace)
+		bad("grace", "%v is negative: leave it out for the default", c.Grace)
 	}
 	for _, code := range c.PermanentCodes {
 		if code < 1 || code > 255 || code == tempFail {

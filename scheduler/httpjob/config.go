@@ -66,7 +66,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.Timeout < 0 {
-		bad("timeout", "%v is negative", c.Timeout)
+		bad("timeout", "%v is negative: leave it out for the default", c.Timeout)
 	}
 	for _, code := range c.Expect {
 		if code < 200 || code > 599 {
