@@ -28,7 +28,8 @@ var redisContenders = []contender{
 	{name: "bare BLPOP", bare: true, in: []string{handOver}, open: openBLPop},
 	{name: "solotick", ours: true, open: openRedis()},
 	{name: "solotick, fair", ours: true, in: []string{handOver}, open: openRedis(redislock.Fair())},
-	{name: "rueidislock", open: openRueidis},
+	{name: "rueidislock", open: openRueidis(1, true)},
+	{name: "rueidislock, defaults", in: []string{parallel}, open: openRueidis(0, false)},
 	{name: "redsync", open: openRedsync((*env).redisList)},
 	{name: "redislock", open: openRedislock},
 }
@@ -120,9 +121,16 @@ func openBLPop(ctx context.Context, e *env, name string, sent *atomic.Int64) (pr
 	return process{try: wait, wait: wait, close: closing(rdb.Close)}, nil
 }
 
-// openRueidis runs rueidislock on one server, with the setting that its documentation
-// recommends for a server of version 7.0.5 or later.
-func openRueidis(_ context.Context, e *env, name string, sent *atomic.Int64) (process, error) {
+// openRueidis runs rueidislock on one server: with one key for a lock and NOLOOP, as its
+// documentation recommends for one server of version 7.0.5 or later, and which is the
+// least that it can do; or with its defaults, which are three keys of which two count.
+func openRueidis(majority int32, noLoop bool) func(context.Context, *env, string, *atomic.Int64) (process, error) {
+	return func(_ context.Context, e *env, name string, sent *atomic.Int64) (process, error) {
+		return rueidisLocker(e, name, sent, majority, noLoop)
+	}
+}
+
+func rueidisLocker(e *env, name string, sent *atomic.Int64, majority int32, noLoop bool) (process, error) {
 	connect := dial(sent)
 	l, err := rueidislock.NewLocker(rueidislock.LockerOption{
 		ClientOption: rueidis.ClientOption{
@@ -131,7 +139,7 @@ func openRueidis(_ context.Context, e *env, name string, sent *atomic.Int64) (pr
 				return connect(ctx, "tcp", addr)
 			},
 		},
-		KeyPrefix: name, KeyMajority: 1, KeyValidity: ttl, NoLoopTracking: true,
+		KeyPrefix: name, KeyMajority: majority, KeyValidity: ttl, NoLoopTracking: noLoop,
 	})
 	if err != nil {
 		return process{}, err
