@@ -103,6 +103,9 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 		a.cancel(context.Canceled)
 		leave()
 		free()
+		if s.journal != nil && s.journal.Has(j.name) {
+			nudge(s.journalNow) // the job does not run for a moment
+		}
 		s.report(a, end)
 		if end.verdict.State == store.StatePending && !end.fenced {
 			s.fetchAfter(end.verdict.Delay)

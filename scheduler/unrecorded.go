@@ -59,6 +59,9 @@ const (
 	// adoptEvery is how often the journals of dead processes are looked for when nothing
 	// else makes the process look.
 	adoptEvery = time.Minute
+	// busyEvery is how long a run waits at most for another look whether its job runs: one
+	// that runs most of the time leaves little time to record it.
+	busyEvery = 2 * time.Second
 )
 
 // openJournal opens the journal where one is configured.
@@ -222,9 +225,14 @@ func (s *Scheduler) journalLoop() {
 			s.log.Error("journals of dead processes", "error", err)
 		}
 		wait := adoptEvery
-		if s.settleJournal(undone == 0) {
+		done, busy := s.settleJournal(undone == 0)
+		switch {
+		case done:
 			undone = 0
-		} else {
+		case busy:
+			wait = backoff.Policy{Base: busyEvery, Max: busyEvery}.Delay(0)
+			undone++
+		default:
 			wait = backoff.Policy{Base: time.Second, Max: adoptEvery}.Delay(undone)
 			undone++
 		}
@@ -232,10 +240,11 @@ func (s *Scheduler) journalLoop() {
 	}
 }
 
-// settleJournal reports whether there is nothing left to do for now. It writes a line for
+// settleJournal reports whether there is nothing left to do for now, and whether a job
+// that runs is why there is. It writes a line for
 // all that it recorded: an outage leaves any number of runs. Why one is not recorded
 // is told the first time that something is left.
-func (s *Scheduler) settleJournal(tell bool) (done bool) {
+func (s *Scheduler) settleJournal(tell bool) (done, busy bool) {
 	before := s.settled
 	defer func() {
 		n, twice := s.settled.runs-before.runs, s.settled.twice-before.twice
@@ -256,24 +265,25 @@ func (s *Scheduler) settleJournal(tell bool) (done bool) {
 		}
 		away, readable := s.storeAway()
 		if away && !readable {
-			return true // its return nudges
+			return true, false // its return nudges
 		}
 		settled, err := s.settleEntry(e)
 		if away && errors.Is(err, store.ErrUnavailable) {
-			return true // its next answer nudges
+			return true, false // its next answer nudges
 		}
 		if err != nil && tell {
 			s.log.Warn("run of the journal not recorded yet", "job", e.Job, "tick", store.Millis(e.Tick).String(), "error", err)
 		}
 		if !settled {
 			done = false
+			busy = busy || err == nil
 			continue
 		}
 		if err := s.journal.Settled(e.Job, e.Tick); err != nil {
 			s.log.Error("run of the journal is recorded, but stays in the journal", "job", e.Job, "error", err)
 		}
 	}
-	return done
+	return done, busy
 }
 
 // storeAway reports whether the store cannot answer, and whether it can still be read.

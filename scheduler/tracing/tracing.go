@@ -112,7 +112,7 @@ func (t *Tracer) Attach(d *scheduler.Deps) {
 // never told to anybody.
 func (t *Tracer) TickTrace(namespace string, key store.Key, gate scheduler.Interval) string {
 	x := store.Execution{Namespace: namespace, Key: key, Attempt: 1}
-	ctx, span := t.tracer.Start(context.Background(), key.Job, internal, trace.WithTimestamp(gate.From), t.naming(&x))
+	ctx, span := t.tracer.Start(context.Background(), key.Job, internal, trace.WithTimestamp(gate.From), t.naming(&x)) //nolint:forbidigo // a root: nothing of the process is above a run
 	t.claims.put(tick{key.Job, key.Tick}, run{ctx, span})
 	if !span.IsRecording() {
 		return ""
