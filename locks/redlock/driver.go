@@ -32,9 +32,10 @@ type Driver struct {
 	check   sync.Once
 	checked sync.WaitGroup
 
-	ctx  context.Context // ends with Close
-	stop context.CancelFunc
-	ears *ears
+	ctx   context.Context // ends with Close
+	stop  context.CancelFunc
+	ears  *ears
+	hands *hands
 
 	mu     sync.Mutex
 	closed bool
@@ -57,6 +58,7 @@ type asked struct {
 	ended   []chan struct{} // closed when the acquire there has ended
 	unclear []bool          // it ended without an answer; read after ended
 	left    int             // how many have not; guarded by Driver.mu
+	cancel  func()          // of the requests
 }
 
 // wait waits until the acquire at the node has ended, which nodeTimeout bounds, and
@@ -105,7 +107,7 @@ func (d *Driver) spawn(f func()) bool {
 	if d.closed {
 		return false
 	}
-	d.work.Go(f)
+	d.hands.do(f)
 	return true
 }
 
@@ -271,14 +273,14 @@ func (d *Driver) canvass(r driver.Request) (*grant, <-chan vote, error) {
 		d.sweep = 2*len(d.grants) + 64
 	}
 	d.grants[r.Token] = g
+	ctx, cancel := context.WithTimeout(d.ctx, d.nodeTimeout(r.TTL))
+	a.cancel = cancel
 	for at := range d.nodes {
 		ended := make(chan struct{})
 		a.ended[at] = ended
-		d.work.Go(func() {
+		d.hands.do(func() {
 			defer d.answered(g, a)
 			defer close(ended)
-			ctx, cancel := context.WithTimeout(d.ctx, d.nodeTimeout(r.TTL))
-			defer cancel()
 			v := d.ask(ctx, at, r)
 			a.unclear[at] = v.err != nil
 			votes <- v
@@ -292,7 +294,11 @@ func (d *Driver) canvass(r driver.Request) (*grant, <-chan vote, error) {
 func (d *Driver) answered(g *grant, a *asked) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if a.left--; a.left == 0 && !slices.Contains(a.unclear, true) {
+	if a.left--; a.left > 0 {
+		return
+	}
+	a.cancel()
+	if !slices.Contains(a.unclear, true) {
 		g.asked = nil
 	}
 }

@@ -153,9 +153,7 @@ func (p *pipe) next() bool {
 	batch, latest := p.take()
 	p.mu.Unlock()
 	if len(batch) > 0 {
-		ctx, cancel := context.WithDeadline(p.ctx, latest.Add(afterCallers))
-		p.exec(ctx, batch)
-		cancel()
+		p.exec(until{p.ctx, latest.Add(afterCallers)}, batch)
 		for _, c := range batch {
 			close(c.answered)
 		}
@@ -168,6 +166,15 @@ func (p *pipe) next() bool {
 	}
 	return true
 }
+
+// until is a context whose end is a deadline of the connection alone, which the client
+// and its dialer take from it: no timer of its own is needed for it.
+type until struct {
+	context.Context
+	end time.Time
+}
+
+func (u until) Deadline() (time.Time, bool) { return u.end, true }
 
 // take takes what one pipeline carries out of the queue, and tells until when it is
 // waited for. The caller holds mu.

@@ -120,6 +120,8 @@ func NewDriver(nodes []redis.UniversalClient, opts ...Option) (*Driver, error) {
 		d.ordered = false
 	}
 	d.ctx, d.stop = context.WithCancel(context.Background()) //nolint:forbidigo // a root of the driver's own: requests to nodes outlive their callers
+	// Two requests to a node at a time, and what waits beside them.
+	d.hands = &hands{work: &d.work, ended: d.ctx.Done(), jobs: make(chan func()), most: int32(3 * len(d.nodes))}
 	for _, n := range d.nodes {
 		n.pipe = &pipe{rdb: n.rdb, ctx: d.ctx, spawn: d.spawn}
 	}
