@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -273,6 +274,45 @@ func TestProducer(t *testing.T) {
 		}
 		if linked != 1 {
 			t.Errorf("%d links, want one to the only producer with a span", linked)
+		}
+	})
+}
+
+// TestNoArgumentsInSpans: what a job is given and what it gives is nowhere in its spans
+// and log lines, whatever becomes of it; an error's text is.
+func TestNoArgumentsInSpans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const canary = "canary-7f3a"
+		w := newWorld(t, sdktrace.AlwaysSample(), scheduler.QueueFunc("mail", func(_ context.Context, run *scheduler.Run) error {
+			if !strings.Contains(string(run.Args()), canary) {
+				t.Errorf("the job was given %q", run.Args())
+			}
+			run.SetResult([]byte(canary))
+			switch run.Key().Name {
+			case "fails":
+				return errors.New("no such mailbox")
+			case "panics":
+				panic("gone")
+			}
+			return nil
+		}))
+		var rows []store.NewExecution
+		for _, name := range []string{"succeeds", "fails", "panics"} {
+			rows = append(rows, store.NewExecution{Key: store.Key{Class: store.ClassKey, Job: "mail", Name: name}, Args: []byte(canary), MaxAttempts: 1})
+		}
+		if _, err := w.store.Enqueue(t.Context(), "test", rows); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		told := w.logs.String()
+		for _, s := range w.spans.Ended() {
+			told += fmt.Sprintf("%+v\n", tracetest.SpanStubFromReadOnlySpan(s))
+		}
+		if roots := w.named("mail"); len(roots) < len(rows) || !strings.Contains(told, "no such mailbox") {
+			t.Errorf("%d attempts, want 3 and more, and the error's text in\n%s", len(roots), told)
+		}
+		if strings.Contains(told, canary) {
+			t.Errorf("the arguments or the result are in\n%s", told)
 		}
 	})
 }
