@@ -304,6 +304,7 @@ func TestNoArgumentsInSpans(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		told := w.logs.String()
 		for _, s := range w.spans.Ended() {
 			told += fmt.Sprintf("%+v\n", tracetest.SpanStubFromReadOnlySpan(s))
