@@ -208,6 +208,9 @@ func (e *ears) drop(key string) {
 // heard has those who wait for the key look, once for what several nodes tell, and
 // not when all other processes do.
 func (e *ears) heard(key string) {
+	if !e.hints.Waits(key) {
+		return // the subscription is about to end, and what is kept of the key has gone
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := e.coming[key]
