@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Spread is the median of a figure, and its quartiles.
@@ -54,6 +55,20 @@ type Machine struct {
 	Memory string `json:"memory"`
 	OS     string `json:"os"`
 	Go     string `json:"go"`
+}
+
+// Entry is an entry of docs/track-record with figures of a kind by name. The commit is
+// filled in by whoever keeps it.
+type Entry[F any] struct {
+	Command string       `json:"command"`
+	Commit  string       `json:"commit"`
+	Seed    uint64       `json:"seed,omitempty"` // of random choices, where there are any
+	Machine Machine      `json:"machine"`
+	Load    string       `json:"load_before"`
+	Began   time.Time    `json:"began"`
+	Took    string       `json:"took"`
+	Figures map[string]F `json:"figures"`
+	Verdict string       `json:"verdict"`
 }
 
 // ThisMachine reads what Linux says of itself; elsewhere some fields are empty.

@@ -131,18 +131,6 @@ type degradedFigures struct {
 	Bytes    float64 `json:"bytes_per_process_and_second"`
 }
 
-// degradedResult is an entry of the track record, but for the commit.
-type degradedResult struct {
-	Command string                     `json:"command"`
-	Commit  string                     `json:"commit"`
-	Machine bench.Machine              `json:"machine"`
-	Load    string                     `json:"load_before"`
-	Began   time.Time                  `json:"began"`
-	Took    string                     `json:"took"`
-	Figures map[string]degradedFigures `json:"figures"`
-	Verdict string                     `json:"verdict"`
-}
-
 // TestDegraded: three replicas and a job every second, whose coordinator is stopped,
 // refuses, falls silent, answers slowly or comes and goes, in each mode; and a store that cannot
 // be written. Every tick runs once, under the mode where the table says so; the way back
@@ -158,7 +146,7 @@ func TestDegraded(t *testing.T) {
 			t.Fatalf("%s: %v", soakEnv, err)
 		}
 	}
-	all := degradedResult{
+	all := bench.Entry[degradedFigures]{
 		Command: "make soak AREA=degradation SOAK=" + text, Machine: bench.ThisMachine(), Load: bench.Load(),
 		Began: time.Now().UTC().Truncate(time.Second), Figures: map[string]degradedFigures{},
 	}

@@ -66,7 +66,7 @@ func TestLeaderFaults(t *testing.T) {
 	}
 	t.Logf("repeat with %s=%d", seedEnv, seed)
 	var mu sync.Mutex
-	all := leaderResult{
+	all := bench.Entry[leaderFigures]{
 		Command: fmt.Sprintf("make soak AREA=leader SOAK=%d", long), Seed: seed, Machine: bench.ThisMachine(), Load: bench.Load(),
 		Began: time.Now().UTC().Truncate(time.Second), Figures: map[string]leaderFigures{},
 	}
@@ -111,19 +111,6 @@ func TestLeaderFaults(t *testing.T) {
 			t.Error(err)
 		}
 	}
-}
-
-// leaderResult is an entry of the track record, but for the commit.
-type leaderResult struct {
-	Command string                   `json:"command"`
-	Commit  string                   `json:"commit"`
-	Seed    uint64                   `json:"seed"`
-	Machine bench.Machine            `json:"machine"`
-	Load    string                   `json:"load_before"`
-	Began   time.Time                `json:"began"`
-	Took    string                   `json:"took"`
-	Figures map[string]leaderFigures `json:"figures"`
-	Verdict string                   `json:"verdict"`
 }
 
 // leaderFigures are what happened on one backend.

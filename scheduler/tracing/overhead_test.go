@@ -244,19 +244,6 @@ type quad struct{ bare, seen cost }
 
 func (q *quad) ratio() float64 { return q.seen.micros / q.bare.micros }
 
-// overhead is an entry of the track record, but for the commit.
-type overhead struct {
-	Command string                     `json:"command"`
-	Commit  string                     `json:"commit"`
-	Seed    uint64                     `json:"seed"`
-	Machine bench.Machine              `json:"machine"`
-	Load    string                     `json:"load_before"`
-	Began   time.Time                  `json:"began"`
-	Took    string                     `json:"took"`
-	Figures map[string]overheadFigures `json:"figures"`
-	Verdict string                     `json:"verdict"`
-}
-
 type overheadFigures struct {
 	Quads int     `json:"comparisons"`
 	Ticks float64 `json:"ticks_of_a_comparison_each"`
@@ -288,7 +275,7 @@ func TestOverhead(t *testing.T) {
 		}
 		loads = map[string]load{"1 job due at once": {1, 60}, "30 jobs due at once": {30, 5}, "300 jobs due at once": {300, 1}}
 	}
-	all := overhead{
+	all := bench.Entry[overheadFigures]{
 		Command: "make soak AREA=overhead SOAK=" + text, Seed: rand.Uint64(), Machine: bench.ThisMachine(), Load: bench.Load(),
 		Began: time.Now().UTC().Truncate(time.Second), Figures: map[string]overheadFigures{},
 		Verdict: "kept: 5 % at most",
@@ -407,7 +394,7 @@ func BenchmarkOverhead(b *testing.B) {
 		if err != nil {
 			b.Fatalf("%v, %v: %s", err, failed, out)
 		}
-		var all overhead
+		var all bench.Entry[overheadFigures]
 		if err := json.Unmarshal(text, &all); err != nil {
 			b.Fatal(err)
 		}

@@ -58,7 +58,7 @@ func TestCrowd(t *testing.T) {
 	}
 	t.Logf("repeat with %s=%d", seedEnv, seed)
 	var mu sync.Mutex
-	all := soakResult{
+	all := bench.Entry[figures]{
 		Command: "make soak AREA=store SOAK=" + soak.String(), Seed: seed, Machine: bench.ThisMachine(), Load: bench.Load(),
 		Began: time.Now().UTC().Truncate(time.Second), Figures: map[string]figures{},
 	}
@@ -83,19 +83,6 @@ func TestCrowd(t *testing.T) {
 			t.Error(err)
 		}
 	}
-}
-
-// soakResult is an entry of the track record, but for the commit.
-type soakResult struct {
-	Command string             `json:"command"`
-	Commit  string             `json:"commit"`
-	Seed    uint64             `json:"seed"`
-	Machine bench.Machine      `json:"machine"`
-	Load    string             `json:"load_before"`
-	Began   time.Time          `json:"began"`
-	Took    string             `json:"took"`
-	Figures map[string]figures `json:"figures"`
-	Verdict string             `json:"verdict"`
 }
 
 // figures are what the crowd did on one database.
