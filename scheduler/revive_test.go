@@ -40,3 +40,45 @@ func TestReplicasComeBackOneByOne(t *testing.T) {
 		}
 	}
 }
+
+// TestWhoDoesNotLeadRevives: the leader was never degraded, so what another one has
+// skipped meanwhile is made up for by that one.
+func TestWhoDoesNotLeadRevives(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c := schedulertest.New(t, schedulertest.Options{
+			Replicas: 2,
+			Configure: func(_ *schedulertest.Replica, cfg *scheduler.Config) {
+				cfg.Gate = scheduler.GateLeader
+				cfg.Degradation = scheduler.Degradation{Mode: store.ModeFailFast, After: time.Second, RecoverAfter: 2 * time.Second}
+			},
+			Jobs: func(r *schedulertest.Replica) []scheduler.Job {
+				return []scheduler.Job{scheduler.Cron("j", "@every 10s", effect(r), scheduler.OnMisfire(scheduler.MisfireFireAll), scheduler.OnOverlap(scheduler.OverlapBufferAll))}
+			},
+		})
+		leads, follows := c.Replicas[0], c.Replicas[1]
+		untilMinute(t)
+		begin := time.Now()
+		if e := c.Effects("j"); len(e) == 0 {
+			t.Fatal("nothing ran")
+		} else if e[0].Replica == follows.ID {
+			leads, follows = follows, leads
+		}
+		follows.CutLocks()
+		time.Sleep(15 * time.Second)
+		leads.CutStore()
+		time.Sleep(10 * time.Second) // the other skips a tick
+		skipped := 0
+		for _, row := range c.Rows("j") {
+			if row.Reason == store.ReasonDegraded {
+				skipped++
+			}
+		}
+		if skipped == 0 {
+			t.Fatal("nothing was skipped")
+		}
+		leads.Store.Heal()
+		follows.Lock.Heal()
+		time.Sleep(time.Minute)
+		once(t, c, "j", 10*time.Second, begin, begin.Add(time.Minute))
+	})
+}
