@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // write is an effect on the resource that belongs to the key: a file that all
@@ -35,6 +36,30 @@ func write(folder, key string, fence int64) (ok bool, at int64, err error) {
 	// Of one length, so that a writer that is killed half-way leaves a number.
 	_, err = f.WriteAt([]byte(leadingZeros(fence)), 0)
 	return err == nil, at, err
+}
+
+// writable reports whether each resource could be written to at some time until then.
+func writable(folder string, patience time.Duration) bool {
+	end := time.Now().Add(patience)
+	files, _ := filepath.Glob(filepath.Join(folder, "resource-*")) // the pattern is a good one
+	for _, name := range files {
+		for !unlocked(name) {
+			if time.Now().After(end) {
+				return false
+			}
+			<-time.After(5 * time.Millisecond) // real time: others write meanwhile
+		}
+	}
+	return true
+}
+
+func unlocked(name string) bool {
+	f, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }() // which unlocks it
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
 }
 
 func leadingZeros(n int64) string {
