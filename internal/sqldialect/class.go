@@ -73,6 +73,20 @@ func (d *Dialect) NotApplied(err error) bool {
 	return notSent(err) || err != nil && d.refused(err)
 }
 
+// Ended reports whether the server said, instead of carrying out the statement, that it
+// had ended the session for its idleness, and with it the transaction that was open.
+func (d *Dialect) Ended(err error) bool {
+	switch d {
+	case postgres:
+		state := sqlState(err)
+		return state == "25P03" || state == "57P05"
+	case mysql:
+		return mysqlNumber(err) == 4031
+	default:
+		return false
+	}
+}
+
 // notSent reports whether the driver says of its error that the server saw nothing.
 func notSent(err error) bool {
 	var early interface{ SafeToRetry() bool }

@@ -69,6 +69,23 @@ func TestServerClasses(t *testing.T) {
 			}
 		}
 	}
+	for _, c := range []struct {
+		d    *sqldialect.Dialect
+		err  error
+		want bool
+	}{
+		{sqldialect.Postgres(), pg("25P03"), true},
+		{sqldialect.Postgres(), fmt.Errorf("commit: %w", pg("57P05")), true},
+		{sqldialect.Postgres(), pg("57P01"), false}, // may end a statement that runs
+		{sqldialect.Postgres(), nil, false},
+		{sqldialect.MySQL(), my(4031), true},
+		{sqldialect.MySQL(), my(2013), false},
+		{sqldialect.SQLite(), errors.New("x"), false},
+	} {
+		if got := c.d.Ended(c.err); got != c.want {
+			t.Errorf("%s: Ended(%v) = %v", c.d.Name, c.err, got)
+		}
+	}
 	if got := sqldialect.Postgres().UniqueColumns(pg("23505")); !slices.Equal(got, []string{"a_b"}) {
 		t.Error(got)
 	}

@@ -1,6 +1,25 @@
 package sqllock
 
-import "github.com/fsnotify/fsnotify"
+import (
+	"context"
+	"errors"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/solotick/solotick/locks/driver"
+)
+
+// Impatient has PostgreSQL end the transaction of the hold soon, which the driver is not
+// told.
+func (r *Row) Impatient(ctx context.Context, h driver.Hold) error {
+	s := r.enter(ctx, grant{h.Key, h.Token})
+	if s == nil {
+		return errors.New("not held")
+	}
+	defer s.leave()
+	_, err := s.conn.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = 1")
+	return err
+}
 
 // Written is the sign of a write.
 const Written = fsnotify.Write

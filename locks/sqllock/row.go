@@ -318,23 +318,31 @@ func (r *Row) Release(ctx context.Context, h driver.Hold) (driver.Released, erro
 		if s != nil {
 			s.leave()
 		}
-		free, err := r.unheld(ctx, h.Key)
-		switch {
-		case err != nil:
-			return 0, fmt.Errorf("sqllock: release: %w", r.conn.Explain(err))
-		case free:
-			return driver.ReleasedGone, nil
-		}
-		return driver.ReleasedOther, nil
+		return r.notOurs(ctx, h.Key)
 	}
 	defer s.leave()
 	r.forget(g, s)
 	if err := r.sql.commit(ctx, s.conn.Conn, r.channel, h.Key); err != nil {
 		s.conn.Kill()
+		if r.conn.Ended(err) { // and others may have had the key since
+			return r.notOurs(ctx, h.Key)
+		}
 		return 0, fmt.Errorf("sqllock: release: %w", r.conn.Explain(err))
 	}
 	r.giveBack(ctx, s.conn)
 	return driver.ReleasedOK, nil
+}
+
+// notOurs is the answer to a release of what this driver does not hold.
+func (r *Row) notOurs(ctx context.Context, key string) (driver.Released, error) {
+	free, err := r.unheld(ctx, key)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("sqllock: release: %w", r.conn.Explain(err))
+	case free:
+		return driver.ReleasedGone, nil
+	}
+	return driver.ReleasedOther, nil
 }
 
 // abandon rolls back what an acquire began.

@@ -199,6 +199,43 @@ func TestRowEndsWithItsTTL(t *testing.T) {
 	})
 }
 
+// TestRowLearnsFromTheReleaseThatTheServerEndedIt: the server's own time was shorter, so
+// the transaction had ended without the driver's knowledge.
+func TestRowLearnsFromTheReleaseThatTheServerEndedIt(t *testing.T) {
+	eachPlace(t, func(t *testing.T, p *place) {
+		if p.name != "postgres" {
+			return // MariaDB closes the connection without a word, so the outcome is unknown
+		}
+		d, err := sqllock.NewRow(p.user(t, 2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = d.Close() }()
+		other := p.rowDriver(t, p.addr)
+		for _, want := range []driver.Released{driver.ReleasedGone, driver.ReleasedOther} {
+			h := hold(t, d, request("k"))
+			if err := d.Impatient(t.Context(), h); err != nil {
+				t.Fatal(err)
+			}
+			next := request("k")
+			g, err := other.Acquire(t.Context(), next)
+			for held := (*driver.HeldError)(nil); errors.As(err, &held); {
+				<-time.After(5 * time.Millisecond) // real time: a server counts it
+				g, err = other.Acquire(t.Context(), next)
+			}
+			if err == nil && want == driver.ReleasedGone {
+				_, err = other.Release(t.Context(), driver.Hold{Request: next, Fence: g.Fence})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out, err := d.Release(t.Context(), h); err != nil || out != want {
+				t.Errorf("release: %v, %v; want %v", out, err, want)
+			}
+		}
+	})
+}
+
 func TestRowCountsUnderTheLock(t *testing.T) {
 	eachPlace(t, func(t *testing.T, p *place) {
 		var all sync.WaitGroup
