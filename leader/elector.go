@@ -56,8 +56,8 @@ type Health struct {
 	// Err is nil while the backend answers, whoever leads. It matches
 	// ErrUnavailable while it does not, also between the start of Run and the first
 	// answer, and ErrNotRunning outside of Run. A candidate notices an outage within
-	// 2s and its request's timeout; a leader when its term ends, and not one that
-	// the term survives.
+	// 2s and its request's timeout, in a long line on Redis within up to 20s; a leader
+	// when its term ends, and not one that the term survives.
 	Err error
 	// Since is when Err became nil, or stopped being nil; zero before Run.
 	Since time.Time

@@ -165,9 +165,9 @@ func WithPoll(d time.Duration) Option { return func(o *options) { o.poll = d } }
 
 // WithAnswers is told of every look of Acquire that does not win: nil when the
 // backend said that the key is held, the error when it gave no clear answer. Where
-// the backend keeps a line, it is told nil once for a wait that has lasted for
-// Config.RequestTimeout. Who waits for days learns from it whether the backend is
-// there. It must return at once. It is never called after Acquire has returned.
+// the backend keeps a line, looks are as rare as the line needs, but the first. Who
+// waits for days learns from it whether the backend is there. It must return at once.
+// It is never called after Acquire has returned.
 func WithAnswers(f func(err error)) Option { return func(o *options) { o.answers = f } }
 
 // LossPolicy is what a loss does to the contexts of a lease. Under every policy

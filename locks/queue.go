@@ -3,7 +3,6 @@ package locks
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/solotick/solotick/internal/backoff"
 	"github.com/solotick/solotick/internal/leaseclock"
@@ -57,18 +56,18 @@ func (l *Locker) askInLine(ctx context.Context, s *slot, w wanted) (*grant, erro
 	if err := l.settle(call, s); err != nil {
 		return nil, err
 	}
-	if w.answers != nil {
-		told := make(chan struct{})
-		t := time.AfterFunc(w.t.request, func() { defer close(told); w.answers(nil) })
-		defer func() {
-			if !t.Stop() {
-				<-told
-			}
-		}()
-	}
 	req := driver.Request{Key: s.key, Token: driver.NewToken(), TTL: w.t.ttl, Label: w.label}
+	asked := req
+	if w.answers != nil {
+		asked.Answered = func(err error) {
+			if err != nil {
+				err = &UnavailableError{Key: s.key, Op: OpAcquire, Err: err}
+			}
+			w.answers(err)
+		}
+	}
 	sent := leaseclock.Start()
-	d, err := l.queuer.AcquireQueued(call, req)
+	d, err := l.queuer.AcquireQueued(call, asked)
 	if err == nil {
 		return l.accept(s, req, d, w, sent)
 	}

@@ -138,13 +138,18 @@ func (c *crew) refused(m *member, key string) {
 	}
 }
 
-// countWaiting bounds what a process sends that waits for n keys, from now until the
-// holder of one has renewed it twice.
+// countWaiting bounds what a process sends that waits for n keys, once it stands in
+// their lines, while the holder of one renews it twice.
 func (c *crew) countWaiting(holder, waiter *member, key string, n int) {
 	c.Helper()
+	renewedTwice := func() {
+		since := now()
+		holder.do(command{Do: "settle", Key: key})
+		c.awaitSince(holder, "settled", key, since)
+	}
+	renewedTwice()
 	before, since := waiter.traffic(), now()
-	holder.do(command{Do: "settle", Key: key})
-	c.awaitSince(holder, "settled", key, since)
+	renewedTwice()
 	rate := perSecond(waiter.traffic()-before, since)
 	c.told.waiting = fmt.Sprintf("%.1f/s for %d", rate, n)
 	if rate > float64((10*n+20)*max(1, len(c.addrs))) {

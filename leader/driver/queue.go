@@ -2,7 +2,6 @@ package driver
 
 import (
 	"context"
-	"errors"
 
 	locks "github.com/solotick/solotick/locks/driver"
 )
@@ -38,14 +37,15 @@ func (c Candidate) request() locks.Request {
 
 func (t Term) hold() locks.Hold { return locks.Hold{Request: t.request(), Fence: t.Number} }
 
-// Campaign implements [Driver]. The first request tells that the backend answers, which
-// a long wait in line does not.
+// Campaign implements [Driver].
 func (q queue) Campaign(ctx context.Context, c Candidate, answered func()) (Grant, error) {
-	g, err := q.d.Acquire(ctx, c.request())
-	if _, held := errors.AsType[*locks.HeldError](err); held {
-		answered()
-		g, err = q.d.AcquireQueued(ctx, c.request())
+	r := c.request()
+	r.Answered = func(err error) {
+		if err == nil {
+			answered()
+		}
 	}
+	g, err := q.d.AcquireQueued(ctx, r)
 	if err != nil {
 		return Grant{}, err
 	}

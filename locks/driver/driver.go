@@ -147,6 +147,16 @@ type Request struct {
 	Token Token         // owner of the grant asked for
 	TTL   time.Duration // life of the grant, counted by the backend
 	Label string        // host, pid and the like, for people only; at most 200 bytes
+	// Answered, where it is not nil, is told by AcquireQueued of its looks: nil when the
+	// backend said that the key is held, the error when it did not answer.
+	Answered func(err error)
+}
+
+// Tell calls Answered, if there is one.
+func (r Request) Tell(err error) {
+	if r.Answered != nil {
+		r.Answered(err)
+	}
 }
 
 // Queuer keeps waiters at the backend, in the order in which they came, and
@@ -162,8 +172,9 @@ type Queuer interface {
 	// backend answers.
 	//
 	// The call may last for days, and the caller cannot tell a long line from a
-	// silent backend: the driver must, within a few seconds, and return an error. A
-	// grant that was waited for sets Grant.From.
+	// silent backend: the driver must, within a few seconds, and return an error. Until
+	// then, and once it stands in line, it tells Request.Answered, in turn, and not after
+	// it has returned. A grant that was waited for sets Grant.From.
 	AcquireQueued(ctx context.Context, r Request) (Grant, error)
 }
 

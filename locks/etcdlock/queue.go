@@ -107,7 +107,8 @@ func (d *Driver) noteLine(dir string, ahead int) {
 func (w *wait) run(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	err := w.lineUp(ctx, r)
 	if err == nil && len(w.ahead) > 0 {
-		err = w.untilFirst(ctx)
+		r.Tell(nil)
+		err = w.untilFirst(ctx, r)
 	}
 	switch {
 	case err == nil:
@@ -219,7 +220,7 @@ func (w *wait) look(ctx context.Context) error {
 }
 
 // untilFirst returns nil when our key is the first.
-func (w *wait) untilFirst(ctx context.Context) error {
+func (w *wait) untilFirst(ctx context.Context, r driver.Request) error {
 	poll := time.NewTimer(0)
 	defer poll.Stop()
 	for failures := 0; ; {
@@ -232,6 +233,9 @@ func (w *wait) untilFirst(ctx context.Context) error {
 		case err == nil && len(w.ahead) == 0:
 			return w.alive()
 		case err == nil:
+			if failures > 0 {
+				r.Tell(nil)
+			}
 			failures = 0
 			continue
 		case errors.Is(err, errRemoved), errors.Is(err, errSession), ctx.Err() != nil:
@@ -240,6 +244,7 @@ func (w *wait) untilFirst(ctx context.Context) error {
 		if w.answered.Elapsed() > min(w.s.ttl, 5*time.Second) {
 			return fmt.Errorf("etcdlock: no answer for %v while waiting: %w", w.answered.Elapsed().Round(time.Millisecond), err)
 		}
+		r.Tell(err)
 		again := backoff.Policy{Base: 50 * time.Millisecond, Max: time.Second}.Delay(failures)
 		if err := w.pause(ctx, again, poll, nil); err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 // lineCases are the promises of driver.Queuer and driver.LossWatcher.
 var lineCases = []testCase{
 	{name: "driver/a line is served in order of arrival", run: lineInOrder},
+	{name: "driver/who stands in line hears that it does", run: lineIsTold},
 	{name: "driver/a grant from the line is a whole one", run: wholeGrantFromLine},
 	{name: "driver/a waiter that goes away leaves the line", run: waiterLeaves},
 	testCase{name: "driver/a dead waiter is passed over", run: deadWaiter}.withProxy(),
@@ -70,6 +71,43 @@ func (l *line) free() {
 	l.unkeep()
 	l.wantReleased(l.holder, l.hold, driver.ReleasedOK)
 }
+
+func lineIsTold(b *bench) {
+	l := b.line()
+	told := make(chan error, 100)
+	r := b.lasting(l.key)
+	r.Answered = func(err error) { told <- err }
+	left := make(chan struct{})
+	ctx, leave := context.WithCancel(b.Context())
+	defer leave()
+	l.join(ctx, b.driver(), r, func(driver.Grant, error) {
+		select {
+		case told <- errReturned:
+		default:
+		}
+		close(left)
+	})
+	select {
+	case err := <-told:
+		if err != nil {
+			b.Errorf("told %v, want that the key is held", err)
+		}
+	case <-b.within(b.patience()).Done():
+		b.Error("nothing is told")
+	}
+	leave()
+	<-left
+	for ended := false; len(told) > 0; {
+		err := <-told
+		if ended {
+			b.Errorf("told %v after the call had returned", err)
+		}
+		ended = errors.Is(err, errReturned)
+	}
+	l.free()
+}
+
+var errReturned = errors.New("returned")
 
 func lineInOrder(b *bench) {
 	l := b.line()

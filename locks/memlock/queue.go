@@ -61,6 +61,7 @@ func (d *memDriver) AcquireQueued(ctx context.Context, r driver.Request) (driver
 	w := &waiter{r, make(chan driver.Grant, 1), make(chan struct{}, 1)}
 	s.lines[r.Key] = append(s.lines[r.Key], w)
 	s.mu.Unlock()
+	r.Tell(nil)
 
 	for {
 		// Nobody but the first notices that the time of a silent holder has passed.

@@ -54,7 +54,7 @@
 //	holder killed                     key free after the TTL
 //	key deleted, force release        holder: told at its next renewal
 //	memory full (noeviction)          acquire and renewal unavailable; holder told at valid-until
-//	pushed grant lost                 the last in line looks when the holder's TTL ends, for all of them; the others within 3 s, or 20 s in a long line
+//	pushed grant lost                 the last in line looks when the holder's TTL ends, for all of them; the others within 2 s, or 20 s in a long line
 //
 // # Minimal privileges
 //

@@ -16,7 +16,7 @@ import (
 // it to the first in line and pushes the grant.
 //
 // A lost message costs a delay: the last in line looks when the holder's TTL
-// ends, on behalf of all, the others every 3 s, or up to 20 s in a long line, and all of them when the
+// ends, on behalf of all, the others every 2 s, or up to 20 s in a long line, and all of them when the
 // subscription fails or comes back. A backend that does not answer is an error after
 // some 3 s of that.
 func (d *Driver) AcquireQueued(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -91,9 +91,12 @@ func (w *waiting) wait(ctx context.Context) (driver.Grant, error) {
 			return driver.Grant{}, ctx.Err()
 		case err == nil:
 			w.alive, w.failures = sent, 0
+			w.r.Tell(nil)
 		case w.alive.IsZero(), time.Since(w.unanswered) > min(w.r.TTL, silence):
 			return driver.Grant{}, err
 		default:
+			// The place is kept for a while, but who stands there wants to know.
+			w.r.Tell(err)
 			pause = backoff.Policy{Base: requestTimeout(w.r.TTL) / 2, Max: looksMost}.Delay(w.failures)
 			w.failures++
 		}
@@ -197,7 +200,7 @@ func (w *waiting) look(ctx context.Context) (g driver.Grant, pause time.Duration
 	pause = backoff.Jitter(every, 0.1)
 	if w.looks == 1 {
 		// Waiters that came at the same time must not look at the same time.
-		pause = looksMost + rand.N(every-looksMost+time.Second)
+		pause = looksMost/2 + rand.N(every-looksMost/2)
 	}
 	return g, pause, nil
 }

@@ -293,10 +293,26 @@ func TestSilentServerIsToldToWaiters(t *testing.T) {
 	d := process(t, server.Addr(), 0, redislock.Fair())
 	hold(t, d, request("k"))
 	turns := make(chan turn, 1)
-	stand(t.Context(), d, 0, request("k"), turns)
+	r := request("k")
+	answers := make(chan error, 100)
+	r.Answered = func(err error) { answers <- err }
+	stand(t.Context(), d, 0, r, turns)
+	if err := <-answers; err != nil {
+		t.Errorf("in line: %v", err)
+	}
 	inLine(t, console(t, server.Addr(), 0), "k", 1)
 	server.Pause()
 	defer server.Resume()
+	// Well before the place is given up: the next look is never more than 2.2 s away.
+	began := time.Now()
+	select {
+	case err := <-answers:
+		for ; err == nil; err = <-answers {
+		}
+		t.Logf("told after %v: %v", time.Since(began), err)
+	case got := <-turns:
+		t.Errorf("gave up before it told: %v", got.err)
+	}
 	select {
 	case got := <-turns:
 		if got.err == nil || driver.IsNotApplied(got.err) || errors.Is(got.err, t.Context().Err()) {

@@ -21,7 +21,7 @@ const (
 	// lives and whether a message was lost: the longer the line the more seldom, so
 	// that all of it together looks looksPerSecond times a second. In a cluster one that
 	// has not done so for presence is not served.
-	looksMost      = 3 * time.Second
+	looksMost      = 2 * time.Second
 	looksLeast     = 20 * time.Second
 	looksPerSecond = 3
 	presence       = 50 * time.Second

@@ -109,17 +109,21 @@ func (w *waiter) try(ctx context.Context) (driver.Grant, bool, error) {
 }
 
 // look asks for the key as anybody would.
-func (w *waiter) look(ctx context.Context) (driver.Grant, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(askLimit, max(w.r.TTL/2, 50*time.Millisecond)))
+func (w *waiter) look(caller context.Context) (driver.Grant, error) {
+	ctx, cancel := context.WithTimeout(caller, min(askLimit, max(w.r.TTL/2, 50*time.Millisecond)))
 	defer cancel()
 	sent := time.Now()
 	w.looks++
 	g, err := w.d.Acquire(ctx, w.r)
 	if held, ok := errors.AsType[*driver.HeldError](err); ok {
 		w.holder, w.looked, w.failed, w.again = &held.Holder, sent, nil, nil
+		w.r.Tell(nil)
 		return g, err
 	}
 	w.failed, w.again = err, w.failed
+	if err != nil && caller.Err() == nil {
+		w.r.Tell(err)
+	}
 	g.From = sent
 	return g, err
 }

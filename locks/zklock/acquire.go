@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -24,6 +25,8 @@ type attempt struct {
 	dir    string
 	ctx    context.Context // ends when nobody waits for it
 	cancel context.CancelFunc
+	stands chan struct{} // closed when the key turns out to be held
+	stood  sync.Once
 	done   chan struct{}
 	after  *attempt // one of the same token that was given up and has not ended; or nil
 
@@ -68,10 +71,16 @@ func (d *Driver) acquire(ctx context.Context, r driver.Request, queued bool) (dr
 	if a == nil {
 		return driver.Grant{}, driver.NotApplied(errClosed)
 	}
-	select {
-	case <-a.done:
-		return a.grant, a.err
-	case <-ctx.Done():
+	for stands := a.stands; ; stands = nil {
+		select {
+		case <-stands:
+			r.Tell(nil)
+			continue
+		case <-a.done:
+			return a.grant, a.err
+		case <-ctx.Done():
+		}
+		break
 	}
 	d.mu.Lock()
 	over := a.over
@@ -114,7 +123,7 @@ func (d *Driver) attempt(r driver.Request, queued bool) (*attempt, *hold) {
 	if d.closed {
 		return nil, nil
 	}
-	a := &attempt{d: d, r: r, queued: queued, dir: d.dir(r.Key), done: make(chan struct{}), wanted: 1}
+	a := &attempt{d: d, r: r, queued: queued, dir: d.dir(r.Key), stands: make(chan struct{}), done: make(chan struct{}), wanted: 1}
 	if before := d.attempts[r.Token]; before != nil && before.ctx.Err() != nil {
 		a.after = before
 	}
@@ -354,6 +363,7 @@ func (a *attempt) advance(h *hold, sent leaseclock.Instant) (driver.Grant, error
 		case !a.queued:
 			return driver.Grant{}, a.held(line)
 		}
+		a.stood.Do(func() { close(a.stands) })
 		from, granted, err := a.wait(h, at)
 		if err != nil {
 			if a.transient(err, try) {
