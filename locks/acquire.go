@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/lazyctx"
 	"github.com/solotick/solotick/internal/leaseclock"
 	"github.com/solotick/solotick/locks/driver"
 )
@@ -56,6 +57,9 @@ func (l *Locker) Acquire(ctx context.Context, key string, opts ...Option) (*Leas
 	}
 	s := l.use(key)
 	defer l.unuse(s)
+	if l.cfg.Observer == nil {
+		return l.stand(ctx, s, w)
+	}
 	l.observe(EventWaiting{Key: key})
 	began := time.Now()
 	lease, err := l.stand(ctx, s, w)
@@ -371,9 +375,9 @@ const maxTries = 3
 // ask sends the request, and again with the same token while the outcome is
 // unknown and there is time.
 func (l *Locker) ask(ctx context.Context, s *slot, w wanted) (*grant, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(l.acquiring, func() { cancel(ErrClosed) })()
+	asking := lazyctx.With(ctx, l.acquiring, ErrClosed)
+	defer asking.Cancel()
+	ctx = asking
 
 	if err := l.settle(ctx, s); err != nil {
 		return nil, err
@@ -384,10 +388,10 @@ func (l *Locker) ask(ctx context.Context, s *slot, w wanted) (*grant, error) {
 	unknown := false
 	for try := 1; ; try++ {
 		sent := leaseclock.Start()
-		call, cancel := context.WithTimeout(ctx, min(w.t.request, 2*w.t.request-time.Since(start)))
+		call := lazyctx.WithTimeout(ctx, min(w.t.request, 2*w.t.request-time.Since(start)))
 		g, raw := l.d.Acquire(call, req)
 		err := l.judge(ctx, call, req, raw)
-		cancel()
+		call.Cancel()
 		var held *HeldError
 		switch {
 		case err == nil:

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/lazyctx"
 	"github.com/solotick/solotick/internal/leaseclock"
 	"github.com/solotick/solotick/locks/driver"
 )
@@ -49,9 +50,8 @@ func (l *Locker) waitInLine(ctx context.Context, s *slot, w wanted) (*Lease, err
 
 // askInLine sends one request that waits in line.
 func (l *Locker) askInLine(ctx context.Context, s *slot, w wanted) (*grant, error) {
-	call, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(l.acquiring, func() { cancel(ErrClosed) })()
+	call := lazyctx.With(ctx, l.acquiring, ErrClosed)
+	defer call.Cancel()
 
 	if err := l.settle(call, s); err != nil {
 		return nil, err

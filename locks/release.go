@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/lazyctx"
 	"github.com/solotick/solotick/internal/leaseclock"
 	"github.com/solotick/solotick/locks/driver"
 )
@@ -97,7 +98,9 @@ func (l *Locker) giveUp(ctx context.Context, g *grant) error {
 	l.vacate(g)
 	l.mu.Unlock()
 	close(aside.released)
-	l.observe(EventReleased{Key: g.s.key, Fence: g.fence, Outcome: out, Took: time.Since(start), Held: had})
+	if l.cfg.Observer != nil {
+		l.observe(EventReleased{Key: g.s.key, Fence: g.fence, Outcome: out, Took: time.Since(start), Held: had})
+	}
 	return aside.releaseErr
 }
 
@@ -122,9 +125,9 @@ func (l *Locker) sendRelease(ctx context.Context, end time.Time, g *grant, lost 
 	retry := backoff.Policy{Base: timeout / 20, Max: timeout}
 	applied := false
 	for try := 0; ; try++ {
-		call, cancel := context.WithDeadline(ctx, earlier(time.Now().Add(timeout), end))
+		call := lazyctx.WithDeadline(ctx, earlier(time.Now().Add(timeout), end))
 		out, err := l.d.Release(call, g.hold())
-		cancel()
+		call.Cancel()
 		if err == nil {
 			if applied && held {
 				// Held when first sent, and that was perhaps applied: then it is

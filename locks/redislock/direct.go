@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/solotick/solotick/internal/lazyctx"
 	"github.com/solotick/solotick/locks/driver"
 )
 
@@ -64,8 +65,8 @@ func directTo(rdb redis.UniversalClient) *direct {
 // no answers: marked not applied where nothing was sent.
 func (d *direct) run(ctx context.Context, commands ...*command) error {
 	if _, ends := ctx.Deadline(); !ends {
-		limited, cancel := context.WithTimeout(ctx, unbounded)
-		defer cancel()
+		limited := lazyctx.WithTimeout(ctx, unbounded)
+		defer limited.Cancel()
 		ctx = limited
 	}
 	if err := d.once(ctx, &request{commands: commands}); err != nil {
@@ -83,7 +84,7 @@ func (d *direct) run(ctx context.Context, commands ...*command) error {
 	// A server that was restarted knows no scripts, and did nothing.
 	var unknown []*command
 	for _, c := range commands {
-		if redis.HasErrorPrefix(c.err, "NOSCRIPT") {
+		if c.err != nil && redis.HasErrorPrefix(c.err, "NOSCRIPT") {
 			unknown = append(unknown, c)
 		}
 	}
@@ -190,7 +191,7 @@ func (d *direct) connect() (*lane, error) {
 		_ = client.Close()
 		return nil, err
 	}
-	return &lane{d: d, client: client, pinned: pinned, conn: conn, progress: time.Now()}, nil
+	return &lane{d: d, client: client, pinned: pinned, conn: conn, progress: time.Now(), late: make(chan struct{})}, nil
 }
 
 // remove forgets a lane. The caller holds the mutex.

@@ -68,8 +68,12 @@ type sender interface {
 
 // one runs a script about one lock and returns its answer.
 func (d *Driver) one(ctx context.Context, s *script, key string, args ...string) (any, error) {
-	c := &command{script: s, keys: []string{RedisKey(d.prefix, key)}, args: args}
-	if err := d.send.run(ctx, c); err != nil {
+	c := &struct { // one allocation
+		command
+		key [1]string
+	}{command{script: s, args: args}, [1]string{RedisKey(d.prefix, key)}}
+	c.keys = c.key[:]
+	if err := d.send.run(ctx, &c.command); err != nil {
 		return nil, explain(s.name, err)
 	}
 	return c.val, explain(s.name, c.err)

@@ -31,9 +31,11 @@ type lane struct {
 	live     int              // of queue: those whose callers still wait
 	writing  bool
 	reading  bool
-	retired  bool      // takes no more: somebody gave up waiting on it
-	err      error     // why it has ended
-	progress time.Time // when there was an answer, or a request after none
+	retired  bool          // takes no more: somebody gave up waiting on it
+	err      error         // why it has ended
+	progress time.Time     // when there was an answer, or a request after none
+	late     chan struct{} // closed when no answer has come for a glance
+	isLate   bool
 	readBy   time.Time // the deadlines of the connection
 	writeBy  time.Time
 
@@ -96,12 +98,19 @@ func (l *lane) do(ctx context.Context, r *request) error {
 			r.signal = make(chan struct{}, 1)
 		}
 		r.waiting = true
+		late := l.late
 		l.d.mu.Unlock()
+		// Whoever reads finds out that nothing comes, so that an answer which comes at
+		// once costs no timer.
 		var err error
 		select {
 		case <-r.signal:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
+		case <-late:
+			select {
+			case <-r.signal:
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
 		}
 		l.d.mu.Lock()
 		r.waiting = false
@@ -164,6 +173,9 @@ func (l *lane) read(ctx context.Context, r *request) error {
 		n, err := l.receive(ctx, fast)
 		l.d.mu.Lock()
 		if n > 0 {
+			if l.isLate {
+				l.late, l.isLate = make(chan struct{}), false
+			}
 			l.deliver()
 			fast = true
 			continue
@@ -172,7 +184,10 @@ func (l *lane) read(ctx context.Context, r *request) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			fast = false
+			if fast = false; !l.isLate {
+				l.isLate = true
+				close(l.late)
+			}
 			continue
 		}
 		if err == nil {

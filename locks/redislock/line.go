@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/solotick/solotick/internal/backoff"
+	"github.com/solotick/solotick/internal/lazyctx"
 	"github.com/solotick/solotick/locks/driver"
 )
 
@@ -26,11 +27,11 @@ func (d *Driver) AcquireQueued(ctx context.Context, r driver.Request) (driver.Gr
 	if !d.hub.inUse() {
 		// To subscribe takes longer than to ask for a key that is free.
 		sent := time.Now()
-		call, cancel := context.WithTimeout(ctx, requestTimeout(r.TTL))
+		call := lazyctx.WithDeadline(ctx, sent.Add(requestTimeout(r.TTL)))
 		g, err := d.try(call, r, true)
-		cancel()
-		var held *driver.HeldError
-		if g.From = sent; !errors.As(err, &held) {
+		call.Cancel()
+		g.From = sent
+		if _, held := errors.AsType[*driver.HeldError](err); !held {
 			return g, err
 		}
 	}
@@ -173,8 +174,8 @@ func (w *waiting) over(left time.Duration) time.Time {
 // look enters the line or shows a sign of life there.
 func (w *waiting) look(ctx context.Context) (g driver.Grant, pause time.Duration, err error) {
 	d, r := w.d, w.r
-	call, cancel := context.WithTimeout(ctx, requestTimeout(r.TTL))
-	defer cancel()
+	call := lazyctx.WithTimeout(ctx, requestTimeout(r.TTL))
+	defer call.Cancel()
 	// From the second look on, the answer is pushed too: the subscription shows
 	// that it works without being asked.
 	val, err := d.one(call, d.scripts.enqueue, r.Key, r.Token.String(), millis(r.TTL), r.Label, w.member, d.hub.channel, flag(w.looks > 0))

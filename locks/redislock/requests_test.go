@@ -352,3 +352,25 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		}
 	}
 }
+
+// A lock and its release make few objects: what a caller would wait for is not made for
+// answers that come at once.
+func TestCycleAllocatesLittle(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	l := locker(t, open(t, client(s.Addr, s.DB)), locks.Config{})
+	cycle := func() {
+		lease, err := l.Acquire(t.Context(), "k")
+		if err == nil {
+			err = lease.Release(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cycle() // connects
+	if n := testing.AllocsPerRun(300, cycle); n > 40 {
+		t.Errorf("%v allocations", n)
+	} else {
+		t.Logf("%v allocations", n)
+	}
+}
