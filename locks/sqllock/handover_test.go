@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/solotick/solotick/locks"
-	"github.com/solotick/solotick/locks/lockstest"
 	"github.com/solotick/solotick/locks/sqllock"
 )
 
@@ -53,7 +52,6 @@ func median(all []float64) float64 {
 type leasePair struct {
 	b   *testing.B
 	ls  [2]*locks.Locker
-	fs  [2]*lockstest.Faulty
 	now *locks.Lease
 	at  int
 }
@@ -62,8 +60,7 @@ func newLeasePair(b *testing.B, p *place) *leasePair {
 	b.Helper()
 	r := &leasePair{b: b}
 	for i := range r.ls {
-		r.fs[i] = lockstest.NewFaulty(p.driver(b, p.addr, sqllock.ModeLease))
-		l, err := locks.New(r.fs[i].Driver(), locks.Config{TTL: time.Minute})
+		l, err := locks.New(p.driver(b, p.addr, sqllock.ModeLease), locks.Config{TTL: time.Minute})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -83,8 +80,6 @@ func newLeasePair(b *testing.B, p *place) *leasePair {
 
 func (r *leasePair) next() time.Duration {
 	r.at = 1 - r.at
-	waiter := r.fs[r.at]
-	looks := waiter.Calls(lockstest.Acquire)
 	come := make(chan *locks.Lease)
 	var got time.Time
 	go func() {
@@ -95,10 +90,16 @@ func (r *leasePair) next() time.Duration {
 		}
 		come <- lease
 	}()
-	for waiter.Calls(lockstest.Acquire) < looks+2 { // looked, subscribed, looked again
+	for {
+		h, err := r.ls[1-r.at].Inspect(context.Background(), "hand-over")
+		if err != nil {
+			r.b.Fatal(err)
+		}
+		if h.Waiters > 0 {
+			break
+		}
 		time.Sleep(100 * time.Microsecond) // real time: between two measurements
 	}
-	time.Sleep(time.Millisecond) // real time: the second look has its answer
 	start := time.Now()
 	if err := r.now.Release(context.Background()); err != nil {
 		r.b.Fatal(err)
