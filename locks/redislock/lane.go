@@ -57,6 +57,8 @@ type request struct {
 	text     bool // with the text of the scripts
 	apart    bool // not as one script with others
 	shared   int  // requests that are sent as one script with this, which is the first
+	led      bool // sent behind a ping
+	drop     bool // the next answer, which is the ping's
 	got      int
 	done     bool
 	sent     bool
@@ -139,6 +141,10 @@ func (l *lane) write(now time.Time) {
 		l.merge(batch)
 		for _, r := range batch {
 			r.sent = true
+		}
+		for rest := batch; len(rest) > 0; rest = rest[max(rest[0].shared, 1):] {
+			rest[0].led = rest[0].commands[0].script.hands
+			rest[0].drop = rest[0].led
 		}
 		l.batch, l.unsent = append(l.batch[:0], batch...), 0
 		renew := l.writeBy.Sub(now) < writeLimit/2
@@ -251,6 +257,10 @@ func (l *lane) deliver() {
 			return
 		}
 		r := l.queue[answered]
+		if r.drop {
+			r.drop = false // also where it is refused, as by an ACL
+			continue
+		}
 		if r.shared > 1 {
 			if !l.share(l.queue[answered:answered+r.shared], val) {
 				l.fail(fmt.Errorf("%w: not an answer for each of %d locks", errProtocol, r.shared))

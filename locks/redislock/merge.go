@@ -69,6 +69,9 @@ func (c *command) joins(r *request) bool {
 func encodeAll(b []byte, rs []*request) []byte {
 	for len(rs) > 0 {
 		n := max(rs[0].shared, 1)
+		if rs[0].led {
+			b = appendText(append(b, "*1\r\n"...), "ping")
+		}
 		if n > 1 {
 			b = encodeMany(b, rs[:n])
 		} else {

@@ -236,6 +236,54 @@ func TestARefusedKeyRefusesNoOther(t *testing.T) {
 	}
 }
 
+// A release goes behind a ping, whose answer is nobody's, also where it is a refusal: to
+// hand over costs no time that whoever releases spends on hearing of it.
+func TestReleaseGoesBehindAPing(t *testing.T) {
+	for user, rule := range map[string]string{"pings": "+ping", "mute": "-ping"} {
+		t.Run(user, func(t *testing.T) {
+			server := testenv.Redis(t)
+			admin := redis.NewClient(&redis.Options{Addr: server.Addr()})
+			defer func() { _ = admin.Close() }()
+			if err := admin.Do(t.Context(), "ACL", "SETUSER", user, "on", ">"+user, "~*", "&*", "+@all", rule).Err(); err != nil {
+				t.Fatal(err)
+			}
+			c := inCompany(t, server, user)
+			pings := func() (n int) {
+				for line := range strings.Lines(admin.Info(t.Context(), "commandstats").Val()) {
+					if stats, ok := strings.CutPrefix(line, "cmdstat_ping:"); ok {
+						var calls, usec, rejected int
+						var each string
+						_, _ = fmt.Sscanf(strings.ReplaceAll(stats, ",", " "), "calls=%d usec=%d usec_per_call=%s rejected_calls=%d", &calls, &usec, &each, &rejected)
+						n = calls + rejected
+					}
+				}
+				return n
+			}
+			holds, errs, _ := c.acquire("a", "b", "c")
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+			before := pings()
+			for i := range holds { // alone
+				if out, err := c.Release(t.Context(), holds[i]); err != nil || out != driver.ReleasedOK {
+					t.Errorf("Release = %v, %v", out, err)
+				}
+			}
+			if n := pings() - before; n < len(holds) { // a new connection makes one, too
+				t.Errorf("%d pings for %d releases", n, len(holds))
+			}
+			if holds, errs, _ = c.acquire("a", "b", "c"); errors.Join(errs...) != nil {
+				t.Fatal(errs)
+			}
+			c.together(len(holds), func(i int) {
+				if out, err := c.Release(t.Context(), holds[i]); err != nil || out != driver.ReleasedOK {
+					t.Errorf("Release together = %v, %v", out, err)
+				}
+			})
+		})
+	}
+}
+
 // A hold of an hour and more renews the life of its counter when it ends.
 func TestCounterOutlivesALongHold(t *testing.T) {
 	c := inCompany(t, testenv.Redis(t), "")

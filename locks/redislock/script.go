@@ -40,6 +40,11 @@ type script struct {
 	// the number of the first arguments, which each lock has for itself.
 	many *script
 	own  int
+	// hands is set where the script tells somebody that the key is theirs. It is sent
+	// behind a ping: Redis writes to the connections in the reverse order in which
+	// something first came up for them, so that whoever is told hears it before who has
+	// released has the answer, which the next holder would wait for.
+	hands bool
 }
 
 // scripts are the requests to Redis. Every one of them may be repeated with the
@@ -107,6 +112,7 @@ func newScripts(cluster bool) *scripts {
 		look:    compile("look", []string{"", ":q"}, luaLook),
 		probe:   compile("probe", []string{"", ":q", ":h"}, luaProbe),
 	}
+	made.release.hands, made.force.hands = true, true
 	if !cluster { // where the keys of a script share a slot
 		one := func(parts ...string) string {
 			return "local function one(KEYS, ARGV)\n" + strings.Join(parts, "") + "end\n"
