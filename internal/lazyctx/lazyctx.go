@@ -21,9 +21,9 @@ type Context struct {
 	cause  error           // then
 
 	mu     sync.Mutex
-	made   context.Context // nil until somebody waits, and after Cancel then
+	made   context.Context // nil until somebody waits, or asks after the end
 	cancel func(error)
-	over   bool // by Cancel, before somebody waited
+	over   bool // by Cancel
 }
 
 // WithDeadline is [context.WithDeadline].

@@ -190,7 +190,8 @@ func (l *lane) read(ctx context.Context, r *request) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if fast = false; !l.isLate {
+			fast = false
+			if !l.isLate {
 				l.isLate = true
 				close(l.late)
 			}
