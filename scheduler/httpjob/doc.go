@@ -16,7 +16,10 @@
 //     attempt is made. Every other answer that is not expected, and no answer,
 //     leaves the next attempt open.
 //   - No error, log line or result has the URL beyond scheme and host, a header, or
-//     the body that was sent.
+//     the body that was sent. Of an answer that quotes them the values of headers, the
+//     body with the values in it if it is JSON or a form, path, query and user are
+//     hidden, and parts of the path and values in the body from 8 bytes on; what is
+//     shorter than 4 bytes is not looked for.
 //   - Redirects are followed for GET and HEAD only, at most 5, on the same host and
 //     never from https to http.
 //

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/store"
 )
@@ -110,21 +109,23 @@ func (s *sender) redirect(next *http.Request, via []*http.Request) error {
 func (s *sender) run(ctx context.Context, r run) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Timeout, fmt.Errorf("no whole answer within %v: %w", s.cfg.Timeout, context.DeadlineExceeded))
 	defer cancel()
-	req, err := s.request(ctx, r)
+	req, body, err := s.request(ctx, r)
 	if err != nil {
 		return err
 	}
+	sent := s.cfg.secrets(body)
 	res, err := s.client.Do(req)
 	if err != nil {
-		return s.failed(ctx, err)
+		return s.failed(ctx, sent, err)
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxResult))
+	// Read on by the longest secret, so that none is cut in two and not known again.
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxResult+int64(sent.longest())))
 	if err != nil {
-		return s.failed(ctx, err)
+		return s.failed(ctx, sent, err)
 	}
-	if len(body) > 0 {
-		r.SetResult(s.redact(body))
+	if len(answer) > 0 {
+		r.SetResult([]byte(sent.hide(string(answer), maxResult)))
 	}
 	if s.expected(res.StatusCode) {
 		return nil
@@ -136,17 +137,18 @@ func (s *sender) run(ctx context.Context, r run) error {
 	return status
 }
 
-// maxResult is how much of an answer is kept; more is neither kept nor read.
+// maxResult is how much of an answer is kept.
 const maxResult = 4 << 10
 
-func (s *sender) request(ctx context.Context, r run) (*http.Request, error) {
+// request is what is sent, and its body.
+func (s *sender) request(ctx context.Context, r run) (req *http.Request, body string, err error) {
 	body, queued := s.cfg.Body.Reveal(), false
 	if body == "" && len(r.Args()) > 0 {
 		body, queued = string(r.Args()), true
 	}
-	req, err := http.NewRequestWithContext(ctx, s.cfg.Method, s.cfg.URL.Reveal(), strings.NewReader(body))
+	req, err = http.NewRequestWithContext(ctx, s.cfg.Method, s.cfg.URL.Reveal(), strings.NewReader(body))
 	if err != nil {
-		return nil, scheduler.Permanent(fmt.Errorf("httpjob: no request to %s can be made", s.host))
+		return nil, "", scheduler.Permanent(fmt.Errorf("httpjob: no request to %s can be made", s.host))
 	}
 	if queued {
 		req.Header.Set("Content-Type", "application/json")
@@ -166,7 +168,7 @@ func (s *sender) request(ctx context.Context, r run) (*http.Request, error) {
 	}
 	req.Header.Set("Solotick-Attempt", strconv.Itoa(r.Attempt()))
 	req.Header.Set("Solotick-Fence", strconv.FormatInt(r.Fence(), 10))
-	return req, nil
+	return req, body, nil
 }
 
 func (s *sender) expected(status int) bool {
@@ -177,7 +179,7 @@ func (s *sender) expected(status int) bool {
 }
 
 // failed words an error without the URL, which net/http puts into its own.
-func (s *sender) failed(ctx context.Context, err error) error {
+func (s *sender) failed(ctx context.Context, sent secrets, err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
@@ -189,41 +191,9 @@ func (s *sender) failed(ctx context.Context, err error) error {
 		return scheduler.Permanent(fmt.Errorf("httpjob: %s: %w", s.host, errRedirect))
 	case !errors.As(err, &network):
 		// Whatever else net/http says may quote what was sent or received.
-		err = errors.New(string(s.redact([]byte(err.Error()))))
+		err = errors.New(sent.hide(err.Error(), maxResult))
 	}
 	return fmt.Errorf("httpjob: %s: %w", s.host, err)
-}
-
-// redact takes out of text what was sent in secret, should it have come back.
-func (s *sender) redact(text []byte) []byte {
-	out := string(text)
-	const tooShort = 4
-	hide := func(v string) {
-		if len(v) >= tooShort {
-			out = strings.ReplaceAll(out, v, secret.Redacted)
-		}
-	}
-	for _, v := range s.cfg.Headers {
-		hide(v.Reveal())
-		if _, token, ok := strings.Cut(v.Reveal(), " "); ok { // Bearer TOKEN
-			hide(token)
-		}
-	}
-	hide(s.cfg.URL.Reveal())
-	if u, err := url.Parse(s.cfg.URL.Reveal()); err == nil {
-		if password, ok := u.User.Password(); ok {
-			hide(password)
-		}
-		if u.RawQuery != "" {
-			hide(u.RawQuery)
-		}
-		for _, values := range u.Query() {
-			for _, v := range values {
-				hide(v)
-			}
-		}
-	}
-	return []byte(out)
 }
 
 func retryAfter(header string, now time.Time) time.Duration {

@@ -2,12 +2,15 @@ package httpjob
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -254,6 +257,100 @@ func TestNoErrorShowsASecret(t *testing.T) {
 	}
 	for _, bad := range []string{"", canary, "ftp://" + canary, "http://", "http://x/%zz" + canary, "http://x/#" + canary, "http://x\n" + canary, "http://[" + canary} {
 		check(bad, Config{URL: secret.New(bad)}.Validate())
+	}
+}
+
+// Each place of a request has a canary of its own, so that none is hidden only because
+// another one is.
+func TestWhatWasSentComesBackHidden(t *testing.T) {
+	canaries := map[string]string{
+		"user": "canary-user", "password": "canary-password", "segment": "canary-segment", "escaped": "canary-slash/canary&escaped", "query": "canary query", "key": "canary-flag",
+		"header": "canary-header", "token": "canary-token", "host": "canary-host.example",
+	}
+	bodies := map[string]string{
+		"text": "canary-text", "json": `{"a":[{"secret":"canary-\"json\""}],"n":1}`, "form": "a=canary+%26form&b=1",
+	}
+	var answer func(r *http.Request, body string) string
+	base, send := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.WriteHeader(404)
+		fmt.Fprint(w, answer(r, string(body)))
+	})
+	ways := map[string]func(*http.Request, string) string{
+		"all": func(r *http.Request, body string) string {
+			user, password, _ := r.BasicAuth()
+			return fmt.Sprint(user, " ", password, " ", r.URL, " ", r.URL.Path, " ", r.URL.Query(), " ", r.Header, " ", r.Host, " ", body)
+		},
+		"the parts": func(r *http.Request, body string) string {
+			user, password, _ := r.BasicAuth()
+			_ = r.ParseForm()
+			_, token, _ := strings.Cut(r.Header.Get("X-Bearer"), " ")
+			var doc struct{ A []struct{ Secret string } }
+			_ = json.Unmarshal([]byte(body), &doc)
+			form, _ := url.ParseQuery(body)
+			return fmt.Sprint(user, ",", password, ",", strings.Split(r.URL.Path, "/")[2:], ",", r.URL.Query().Get("key"), ",", r.URL.RawQuery, ",", token, ",", doc.A, ",", form.Get("a"))
+		},
+		"JSON": func(r *http.Request, body string) string {
+			text, _ := json.Marshal([]any{r.Header, r.URL.Path, r.URL.Query(), body})
+			return string(text)
+		},
+		"a page": func(r *http.Request, body string) string {
+			return html.EscapeString("Cannot POST " + r.URL.Path + " " + r.URL.RawQuery + " " + r.Header.Get("X-Header") + " " + body)
+		},
+	}
+	u, err := url.Parse(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(canaries["user"], canaries["password"])
+	for what, body := range bodies {
+		for way, echo := range ways {
+			answer = echo
+			cfg := Config{
+				URL: secret.New(fmt.Sprintf("http://%s@%s/hooks/%s/%s?key=%s&%s", u.User, u.Host, canaries["segment"], url.PathEscape(canaries["escaped"]), url.QueryEscape(canaries["query"]), canaries["key"])),
+				Headers: map[string]secret.Value{
+					"X-Header": secret.New(canaries["header"]), "X-Bearer": secret.New("Bearer " + canaries["token"]), "Host": secret.New(canaries["host"]),
+				},
+				Body: secret.New(body),
+			}
+			args := []byte(nil)
+			if what == "json" { // as the arguments of a queue job
+				cfg.Body, args = secret.Value{}, []byte(body)
+			}
+			r := &fakeRun{args: args}
+			if err := send(cfg, r); err == nil || strings.Contains(err.Error(), "canary") {
+				t.Errorf("%s, %s: %v", what, way, err)
+			}
+			if text := string(r.result); !strings.Contains(text, secret.Redacted) || strings.Contains(text, "canary") {
+				t.Errorf("%s, %s: the result shows what was sent: %s", what, way, text)
+			}
+		}
+	}
+}
+
+func TestNoResultShowsPartOfASecret(t *testing.T) {
+	const long = "canary-of-forty-letters-that-may-be-cut-in-two"
+	for _, c := range []struct{ name, before string }{
+		{"at the end", strings.Repeat(".", maxResult-len(long)/2)},
+		{"after one that makes the text shorter", long + strings.Repeat(".", maxResult-len(long)/2)},
+		{"behind the end", strings.Repeat(".", maxResult)},
+	} {
+		_, send := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, c.before, long, long, long) })
+		r := &fakeRun{}
+		if err := send(Config{Headers: map[string]secret.Value{"X-Token": secret.New(long)}}, r); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(r.result), "can") || len(r.result) > maxResult || len(r.result) < maxResult-2*len(long) {
+			t.Errorf("%s: %d bytes, ending in %q", c.name, len(r.result), r.result[len(r.result)-80:])
+		}
+	}
+	overlapping := secrets{"abcdef", "defghi", "xyxy"}
+	for text, want := range map[string]string{
+		"1abcdefghi2": "1[redacted]2", "abcdef": "[redacted]", "xyxyxy.": "[redacted].", "abcdefabcdef-": "[redacted]-", "abcde": "abcde", "": "",
+	} {
+		if got := overlapping.hide(text, 100); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
 	}
 }
 
