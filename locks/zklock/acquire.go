@@ -1,6 +1,7 @@
 package zklock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,8 +37,8 @@ type attempt struct {
 	err    error
 }
 
-// Acquire implements [driver.Driver] in two round trips: the node is made, then
-// the line and the node are read together. A key that was held at the last look is
+// Acquire implements [driver.Driver] in two round trips: the node is made and the line
+// read behind it, then the node is looked at. A key that was held at the last look is
 // read first, so that who asks for it again and again writes nothing.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	return d.acquire(ctx, r, false)
@@ -185,11 +186,11 @@ func (a *attempt) seek() (*hold, driver.Grant, error) {
 		}
 	}
 	for try := 0; ; try++ {
-		h, sent, err := a.enqueue()
+		h, sent, early, err := a.enqueue()
 		if err != nil {
 			return nil, driver.Grant{}, err
 		}
-		grant, err := a.advance(h, sent)
+		grant, err := a.advance(h, sent, early)
 		if err == nil {
 			a.d.sawHeld(a.r.Key, false)
 			return h, grant, nil
@@ -224,8 +225,48 @@ var errGone = errors.New("zklock: acquire: the own node was deleted or its sessi
 // was not made.
 const maxCreates = 4
 
+// lookAhead is a read of the line that is under way.
+type lookAhead struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	line   []member
+	err    error
+}
+
+// lookAhead begins to read the line, when after is closed; nil if the driver is closed.
+func (a *attempt) lookAhead(after <-chan struct{}) *lookAhead {
+	if !a.d.enter() {
+		return nil
+	}
+	ctx, cancel := a.step()
+	l := &lookAhead{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer a.d.wg.Done()
+		defer close(l.done)
+		select {
+		case <-after:
+			l.line, l.err = a.d.line(ctx, a.dir, false)
+		case <-ctx.Done():
+			l.err = ctx.Err()
+		}
+	}()
+	return l
+}
+
+// wait returns the line.
+func (l *lookAhead) wait() ([]member, error) {
+	if l == nil {
+		return nil, errClosed
+	}
+	<-l.done
+	l.cancel()
+	return l.line, l.err
+}
+
 // enqueue makes the own node. When it fails the node is not there, or on the list.
-func (a *attempt) enqueue() (*hold, leaseclock.Instant, error) {
+// Right behind the create goes a read of the line, so that both take one round trip: a
+// server carries out what a session asks for in the order in which it comes.
+func (a *attempt) enqueue() (h *hold, sent leaseclock.Instant, early *lookAhead, err error) {
 	d := a.d
 	data := nodeData(a.r.Label)
 	var failure error
@@ -234,32 +275,39 @@ func (a *attempt) enqueue() (*hold, leaseclock.Instant, error) {
 		_, err := d.ready(ctx)
 		cancel()
 		if err != nil {
-			return nil, leaseclock.Instant{}, err
+			return nil, leaseclock.Instant{}, nil, err
 		}
 		d.mu.Lock()
 		session := d.session
 		d.mu.Unlock()
 		sent := leaseclock.Now()
+		name := a.dir + "/" + a.r.Token.String() + infix
+		early := a.lookAhead(d.wire.leaving(name))
 		// In this goroutine, which has no caller to obey. A silent server is left for
 		// another connection, which answers what became of the node.
 		impatient := time.AfterFunc(3*d.pulse(), func() { d.wire.cutIfSilent(d.silence()) })
-		path, err := d.conn.Create(a.dir+"/"+a.r.Token.String()+infix, data, zk.FlagEphemeralSequential, d.acl)
+		path, err := d.conn.Create(name, data, zk.FlagEphemeralSequential, d.acl)
 		impatient.Stop()
+		d.wire.left(name)
+		if err == nil {
+			return a.place(path), sent, early, nil
+		}
+		if early != nil {
+			early.cancel()
+		}
 		switch {
-		case err == nil:
-			return a.place(path), sent, nil
 		case errors.Is(err, zk.ErrNoNode):
 			ctx, cancel := a.step()
 			err := d.makeKey(ctx, a.dir)
 			cancel()
 			if err != nil {
-				return nil, sent, driver.NotApplied(err)
+				return nil, sent, nil, driver.NotApplied(err)
 			}
 			failure = d.explain("acquire", err)
 			continue
 		case notApplied(err):
 			if !errors.Is(err, zk.ErrSessionExpired) && !errors.Is(err, zk.ErrSessionMoved) {
-				return nil, sent, d.explain("acquire", err)
+				return nil, sent, nil, d.explain("acquire", err)
 			}
 			failure = driver.NotApplied(fmt.Errorf("zklock: acquire: %w", err))
 			continue
@@ -271,13 +319,13 @@ func (a *attempt) enqueue() (*hold, leaseclock.Instant, error) {
 			d.mu.Lock()
 			d.bury(&ghost{dir: a.dir, token: a.r.Token})
 			d.mu.Unlock()
-			return nil, sent, unmarked(failure, err)
+			return nil, sent, nil, unmarked(failure, err)
 		case path != "":
-			return a.place(path), sent, nil
+			return a.place(path), sent, nil, nil
 		}
 		failure = driver.NotApplied(failure)
 	}
-	return nil, leaseclock.Instant{}, failure
+	return nil, leaseclock.Instant{}, nil, failure
 }
 
 // settle finds out what became of a create that was not answered: the path of the
@@ -316,13 +364,13 @@ func (a *attempt) settleOnce(ctx context.Context, session int64) (string, error)
 		}
 		d.mu.Lock()
 		ours := d.session == session && stat.EphemeralOwner == session
-		if !ours && !mutation.On("zk-owner-check") {
-			d.bury(&ghost{path: path, dir: a.dir, token: a.r.Token})
-			d.mu.Unlock()
-			continue
-		}
 		d.mu.Unlock()
-		return path, nil
+		if ours || mutation.On("zk-owner-check") {
+			return path, nil
+		}
+		if _, err := d.delete(ctx, path); err != nil { // the next one would stand behind it
+			return "", err
+		}
 	}
 	return "", nil
 }
@@ -340,24 +388,25 @@ func (a *attempt) place(path string) *hold {
 }
 
 // advance looks at the line, and waits where that is wanted, until the own node is
-// the first.
-func (a *attempt) advance(h *hold, sent leaseclock.Instant) (driver.Grant, error) {
+// the first. Early is a look under way, if there is one.
+func (a *attempt) advance(h *hold, sent leaseclock.Instant, early *lookAhead) (driver.Grant, error) {
 	me, ok := parseMember(h.path[strings.LastIndexByte(h.path, '/')+1:])
 	if !ok {
 		return driver.Grant{}, fmt.Errorf("zklock: acquire: the server named the node %q, which is none of ours", h.path)
 	}
 	for try := 0; ; try++ {
-		line, err := a.lookAround(h)
+		at, line, err := a.lookAround(h, me, early)
+		early = nil
+		if err == nil && at.ahead == 0 {
+			err = a.lookAtOwn(h)
+		}
 		if err != nil {
 			if a.transient(err, try) {
 				continue
 			}
 			return driver.Grant{}, err
 		}
-		at := standingOf(line, me)
 		switch {
-		case !at.present:
-			return driver.Grant{}, errGone
 		case at.ahead == 0 || mutation.On("zk-exclusion"):
 			return a.granted(h, sent), nil
 		case !a.queued:
@@ -381,45 +430,53 @@ func (a *attempt) advance(h *hold, sent leaseclock.Instant) (driver.Grant, error
 	}
 }
 
-// lookAround reads the line, and together with it the own node, unless a watch
-// would have told of its end.
-func (a *attempt) lookAround(h *hold) ([]member, error) {
+// lookAround finds where the own node stands. A look that began early will do if the
+// own node was there then; else the line is read, and the own node with it.
+func (a *attempt) lookAround(h *hold, me member, early *lookAhead) (standing, []member, error) {
+	if early != nil {
+		if line, err := early.wait(); err == nil {
+			if at := standingOf(line, me); at.present {
+				return at, line, nil
+			}
+		}
+	}
+	now := make(chan struct{})
+	close(now)
+	look := a.lookAhead(now)
+	own := a.lookAtOwn(h)
+	line, err := look.wait()
+	if err := cmp.Or(err, own); err != nil {
+		return standing{}, nil, err
+	}
+	at := standingOf(line, me)
+	if !at.present {
+		return at, nil, errGone
+	}
+	return at, line, nil
+}
+
+// lookAtOwn reads the own node, unless a watch would have told of its end.
+func (a *attempt) lookAtOwn(h *hold) error {
 	d := a.d
 	d.mu.Lock()
 	watched, gone := h.watched, h.gone
 	d.mu.Unlock()
-	if gone {
-		return nil, errGone
-	}
-	ctx, cancel := a.step()
-	defer cancel()
-	looked := make(chan error, 1)
-	if watched {
-		looked <- nil
-	} else if d.enter() {
-		go func() {
-			defer d.wg.Done()
-			looked <- d.look(ctx, h)
-		}()
-	} else {
-		return nil, errClosed
-	}
-	line, err := d.line(ctx, a.dir, false)
-	if looked := <-looked; err == nil {
-		err = looked
-	}
-	if err != nil {
-		return nil, err
+	if !watched && !gone {
+		ctx, cancel := a.step()
+		defer cancel()
+		if err := d.look(ctx, h); err != nil {
+			return err
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
 	case h.gone:
-		return nil, errGone
+		return errGone
 	case !h.watched:
-		return nil, errSuspended
+		return errSuspended
 	}
-	return line, nil
+	return nil
 }
 
 // granted makes the hold a grant that began at from.

@@ -20,12 +20,12 @@
 //   - A grant that nobody renews for its TTL is given back, though the session lives.
 //   - A deleted node, a forced release and the end of the session are pushed to the
 //     holder; they need not wait for a renewal.
-//   - An acquire is two round trips (the node is made; then the line and the node are
-//     read together), four where nobody used the key before; a release is one; the
-//     renewal of all holds of the driver is one request, after a loss of the
-//     connection one more for each hold, in flight together. A hand-over costs the
-//     next holder no request, or one where it had waited long. A single try for a key
-//     that was held at the last one only reads.
+//   - An acquire is two round trips (the node is made and the line read behind it; then
+//     the node is looked at), four where nobody used the key before, and so is a place in
+//     line, with what it watches; a release is one; the renewal of all holds of the
+//     driver is one request, after a loss of the connection one more for each hold, in
+//     flight together. A hand-over costs the next holder no request, or one where it had
+//     waited long. A single try for a key that was held at the last one only reads.
 //
 // # Time
 //

@@ -44,7 +44,7 @@ func (a *attempt) wait(h *hold, at standing) (from leaseclock.Instant, granted b
 	lost, changed, epoch := h.lostOf(), d.changed, d.epoch
 	d.mu.Unlock()
 	from = leaseclock.Now()
-	if err := a.watchAll(left); err != nil {
+	if err := a.watchAll(h, left); err != nil {
 		return from, false, err
 	}
 	if at.ahead > 2 && len(left) < 2 {
@@ -80,8 +80,9 @@ func (a *attempt) wait(h *hold, at standing) (from leaseclock.Instant, granted b
 	return a.first(h, from)
 }
 
-// watchAll watches nodes ahead, all at once, and takes those out that are gone.
-func (a *attempt) watchAll(paths map[string]bool) error {
+// watchAll watches the own node and nodes ahead, all at once, and takes those out that
+// are gone.
+func (a *attempt) watchAll(h *hold, paths map[string]bool) error {
 	type answer struct {
 		path   string
 		exists bool
@@ -94,8 +95,8 @@ func (a *attempt) watchAll(paths map[string]bool) error {
 			answers <- answer{path, exists, err}
 		}()
 	}
-	var failed error
-	for range len(paths) {
+	failed := a.lookAtOwn(h)
+	for range cap(answers) {
 		switch w := <-answers; {
 		case w.err != nil:
 			failed = w.err
@@ -136,7 +137,7 @@ func (a *attempt) step() (context.Context, context.CancelFunc) {
 
 var errSilent = errors.New("no answer from the server")
 
-// watch sets a watch on the node ahead, unless there is one already, which tells all
+// watch sets a watch on a node ahead, unless there is one already, which tells all
 // who have subscribed: each would be kept until the node goes.
 func (a *attempt) watch(path string) (exists bool, err error) {
 	d := a.d

@@ -48,7 +48,7 @@ func TestRequests(t *testing.T) {
 			t.Fatalf("Acquire = %v", err)
 		}
 	}
-	want("first look at a held key", map[int32]int{opCreate: 1, opChildren: 1, opGetData: 2, opDelete: 1}, tryHeld)
+	want("first look at a held key", map[int32]int{opCreate: 1, opChildren: 1, opGetData: 1, opDelete: 1}, tryHeld)
 	want("next look at a held key", map[int32]int{opChildren: 1, opGetData: 1}, tryHeld)
 
 	granted := make(chan driver.Hold, 1)
@@ -158,7 +158,8 @@ func TestRoundTrips(t *testing.T) {
 	server := testenv.SharedZooKeeper(t)
 	prefix := "/" + server.Name
 	p := faultproxy.Start(t, server.Addr)
-	d := opened(t, p.Addr(), prefix, zklock.WithSessionTimeout(10*time.Second))
+	var count counter
+	d := opened(t, p.Addr(), prefix, zklock.WithSessionTimeout(10*time.Second), zklock.WithDialer(count.dial))
 	wantReleased(t, d, hold(t, d, request("k")), driver.ReleasedOK)
 	const trip = 300 * time.Millisecond
 	p.Delay(faultproxy.ToServer, trip)
@@ -178,6 +179,28 @@ func TestRoundTrips(t *testing.T) {
 		}
 	})
 	measure("release", 1, func() { wantReleased(t, d, h, driver.ReleasedOK) })
+
+	other := opened(t, server.Addr, prefix, zklock.WithSessionTimeout(10*time.Second))
+	theirs := hold(t, other, request("k"))
+	count.take()
+	granted := make(chan driver.Hold, 1)
+	measure("a place in line, until the watches are asked for,", 1, func() {
+		go func() {
+			r := request("k")
+			g, err := d.AcquireQueued(within(t, patience), r)
+			if err != nil {
+				t.Error(err)
+			}
+			granted <- driver.Hold{Request: r, Fence: g.Fence}
+		}()
+		await(t, "the watches of the own node and of the holder's", patience, func() bool {
+			count.mu.Lock()
+			defer count.mu.Unlock()
+			return count.n[opGetData] == 2
+		})
+	})
+	wantReleased(t, other, theirs, driver.ReleasedOK)
+	wantReleased(t, d, <-granted, driver.ReleasedOK)
 }
 
 // First come, first served, and only the next one is told.

@@ -33,6 +33,7 @@ type wire struct {
 	// contact is when the latest request of this session that was answered left us.
 	contact leaseclock.Instant
 	current *watchedConn
+	creates map[string]chan struct{} // by path: closed when the request to make it leaves
 }
 
 func (w *wire) Init(servers []string) error { w.servers = servers; return nil }
@@ -163,6 +164,43 @@ func (w *wire) terms() (session int64, timeout time.Duration, contact leaseclock
 	return w.session, w.timeout, w.contact
 }
 
+// leaving returns what is closed when the library sends the request to make the node:
+// what is asked of it from then on goes behind that. It is kept until left.
+func (w *wire) leaving(path string) <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := make(chan struct{})
+	if w.creates == nil {
+		w.creates = make(map[string]chan struct{})
+	}
+	w.creates[path] = c
+	return c
+}
+
+// left forgets what leaving waited for.
+func (w *wire) left(path string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.creates, path)
+}
+
+// leaves takes a request of the library: length, xid, operation, and of a create the
+// path, after its length.
+func (w *wire) leaves(b []byte) {
+	const opCreate, head = 1, 16
+	if len(b) < head || binary.BigEndian.Uint32(b[8:]) != opCreate {
+		return
+	}
+	path := b[head:]
+	path = path[:min(len(path), int(binary.BigEndian.Uint32(b[12:])))]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c := w.creates[string(path)]; c != nil {
+		delete(w.creates, string(path))
+		close(c)
+	}
+}
+
 // stamp is a request that has not been answered.
 type stamp struct {
 	xid  int32
@@ -196,6 +234,7 @@ func (c *watchedConn) Write(b []byte) (int, error) {
 		c.mu.Lock()
 		c.sent = append(c.sent, stamp{int32(binary.BigEndian.Uint32(b[4:])), leaseclock.Now()})
 		c.mu.Unlock()
+		c.w.leaves(b)
 	}
 	return c.Conn.Write(b)
 }
