@@ -163,7 +163,7 @@ func (d *Driver) attempt(ctx context.Context, r driver.Request) (driver.Grant, <
 		case <-d.ctx.Done():
 		}
 		d.takeBack(r, g)
-		return driver.Grant{}, nil, fmt.Errorf("redlock: acquire: %w", cause(ctx, d.ctx))
+		return driver.Grant{}, nil, takenBack(cause(ctx, d.ctx))
 	}
 	if t.yes < d.quorum {
 		back := d.takeBack(r, g)
@@ -178,7 +178,7 @@ func (d *Driver) attempt(ctx context.Context, r driver.Request) (driver.Grant, <
 	settled := d.settle(ctx, r, t.granting, votes, len(d.nodes)-t.total, fence)
 	if !settled || !time.Now().Before(end) && !mutation.On("redlock-valid-until") {
 		d.takeBack(r, g)
-		return driver.Grant{}, nil, fmt.Errorf("redlock: acquire: a majority granted the key, and did not confirm the fence within the TTL: %w", errNoQuorum)
+		return driver.Grant{}, nil, takenBack(fmt.Errorf("a majority granted the key, and did not confirm the fence within the TTL: %w", errNoQuorum))
 	}
 	d.mu.Lock()
 	g.until = end
@@ -246,7 +246,18 @@ func (d *Driver) verdict(t tally) error {
 		}
 		return &driver.HeldError{Holder: h}
 	}
-	return driver.NotApplied(fmt.Errorf("redlock: acquire: %w", errors.Join(append([]error{errNoQuorum}, t.errs...)...)))
+	return takenBack(errors.Join(append([]error{errNoQuorum}, t.errs...)...))
+}
+
+// takenBack is the error of an acquire that the driver takes back itself, for as long
+// as the TTL. It must not be repeated with its token: what is taken back then could be
+// the new grant.
+func takenBack(err error) error {
+	err = fmt.Errorf("redlock: acquire: %w", err)
+	if mutation.On("redlock-taken-back") {
+		return err
+	}
+	return driver.NotApplied(err)
 }
 
 // canvass asks every node, whatever becomes of the caller.

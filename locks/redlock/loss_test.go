@@ -3,6 +3,7 @@ package redlock_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -258,5 +259,47 @@ func TestEndedLeaseIsNotMadeAnew(t *testing.T) {
 		if v, err := admin[3].Get(t.Context(), redlock.DefaultPrefix+"k").Result(); err != redis.Nil {
 			t.Fatalf("the node has %q, %v", v, err)
 		}
+	}
+}
+
+// passing lets the nodes answer a while after it is asked for a second time.
+type passing struct {
+	closing
+	pass  func()
+	asked atomic.Int64
+}
+
+func (d *passing) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if d.asked.Add(1) == 2 {
+		time.AfterFunc(50*time.Millisecond, d.pass) // real time: the request must be on its way
+	}
+	return d.closing.Acquire(ctx, r)
+}
+
+// What is taken back from an acquire that was given up takes nothing from the next
+// one, whoever asks again.
+func TestTakingBackLeavesARepeatAlone(t *testing.T) {
+	nodes := addrs(testenv.Redises(t, 3))
+	proxies, behind := through(t, nodes)
+	d := &passing{closing: dialled(t, open(t, behind, redlock.WithoutOrder(), redlock.WithNodeTimeout(patience))), pass: func() {
+		for _, p := range proxies {
+			p.Pass()
+		}
+	}}
+	hold(t, d.closing, request("warm", time.Minute)) // the nodes know the scripts
+	d.Settled()
+	l := locker(t, d, locks.Config{TTL: time.Hour, RequestTimeout: 2 * time.Second})
+	for _, p := range proxies {
+		p.BlackHole(faultproxy.ToClient)
+	}
+	lease, err := l.TryAcquire(t.Context(), "k")
+	d.pass()
+	d.Settled()
+	_, theirs := process(t, nodes, redlock.WithNodeTimeout(patience)).Acquire(t.Context(), request("k", time.Minute))
+	switch {
+	case err == nil && theirs == nil:
+		t.Errorf("two holders; the first one's lease is valid: %v", lease.Valid())
+	case err != nil && (!errors.Is(err, locks.ErrUnavailable) || theirs != nil):
+		t.Errorf("%v; then another one: %v", err, theirs)
 	}
 }
