@@ -138,6 +138,8 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 			}
 		case <-ctx.Done():
 			return g, err
+		case <-d.ctx.Done():
+			return g, err
 		}
 	}
 }

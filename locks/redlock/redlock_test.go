@@ -3,8 +3,10 @@ package redlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -518,5 +520,58 @@ func TestLeaseOutlivesNodesOneAfterTheOther(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("not told")
 		}
+	}
+}
+
+// stuck answers the second pipeline only with the end of the driver.
+type stuck struct {
+	onError
+	asked atomic.Int64
+	here  chan struct{}
+}
+
+func (s *stuck) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if s.asked.Add(1) == 2 {
+			close(s.here)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// Who takes back after a split vote hears of the end of the driver.
+func TestCloseEndsASplitVote(t *testing.T) {
+	nodes := addrs(testenv.Redises(t, 3))
+	admin := admins(t, nodes)
+	d := open(t, nodes, redlock.WithNodeTimeout(patience))
+	hold(t, d, request("warm", time.Hour)) // the nodes know the scripts
+	d.Checked()
+	d.Settled()
+	for i, a := range admin[:2] {
+		record := fmt.Sprintf("%032x %d n %d other", i+1, i+1, i+1)
+		if err := a.Set(t.Context(), redlock.DefaultPrefix+"k", record, time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &stuck{here: make(chan struct{})}
+	d.nodes[2].(*redis.Client).AddHook(s)
+	told := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(t.Context(), request("k", time.Hour))
+		told <- err
+	}()
+	<-s.here
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-told:
+		if err == nil {
+			t.Error("granted")
+		}
+	case <-time.After(patience / 6):
+		t.Error("the caller waits on after the driver has closed")
 	}
 }
