@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -286,6 +287,51 @@ func TestDeadWaiterLeavesTheLine(t *testing.T) {
 		}
 		if out, err := holder.Release(ctx, h); err != nil || out != driver.ReleasedOK {
 			t.Error(out, err)
+		}
+	})
+}
+
+// A look that the server carried out and that nobody heard of is not forgotten when the
+// next one is refused.
+func TestWaiterRemembersALookOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	eachPlace(t, func(t *testing.T, p *place) {
+		ctx, cancel := contextWithin(t, time.Minute)
+		defer cancel()
+		other := closed(t, newDriver(t, p.user(t, 4)))
+		db, count := sqlcount.Wrap(p.user(t, 4))
+		d := closed(t, newDriver(t, db))
+		hold(t, other, lasting("k"))
+		r := lasting("k")
+		looks := 0 // one after the other
+		count.Before(func(query string) error {
+			if !strings.Contains(query, "INSERT INTO solotick_locks") {
+				return nil
+			}
+			switch looks++; looks {
+			case 1:
+				return nil
+			case 2: // the key becomes free, and the look's answer is lost
+				p.deleteRow(t, "k")
+				if _, err := other.Acquire(ctx, r); err != nil {
+					t.Error(err)
+				}
+				return errors.New("connection reset by peer")
+			default:
+				return &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+			}
+		})
+		_, err := d.AcquireQueued(ctx, r)
+		if err == nil || ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		if !driver.IsNotApplied(err) {
+			if _, err := d.Release(ctx, driver.Hold{Request: r}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, left := other.Acquire(ctx, lasting("k")); left != nil {
+			t.Errorf("left behind by a wait that ended with %v: %v", err, left)
 		}
 	})
 }

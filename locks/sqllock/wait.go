@@ -37,7 +37,8 @@ type waiter struct {
 	holder *driver.Holder // by the last look that was answered
 	looked time.Time      // when that was sent: no grant of ours is older
 	failed error          // of the last look, and the one before
-	again  error
+	before error
+	doubt  bool // a request since that look may have been granted the key
 	looks  int // since the wait, or the time as head, began
 
 	place   *place // nil if none
@@ -58,7 +59,7 @@ func (w *waiter) wait(ctx context.Context) (driver.Grant, error) {
 			return g, nil
 		case ctx.Err() != nil:
 			return driver.Grant{}, w.leave(ctx, ctx.Err())
-		case w.failed != nil && w.again != nil:
+		case w.failed != nil && w.before != nil:
 			return driver.Grant{}, w.leave(ctx, w.failed)
 		}
 	}
@@ -116,11 +117,12 @@ func (w *waiter) look(caller context.Context) (driver.Grant, error) {
 	w.looks++
 	g, err := w.d.Acquire(ctx, w.r)
 	if held, ok := errors.AsType[*driver.HeldError](err); ok {
-		w.holder, w.looked, w.failed, w.again = &held.Holder, sent, nil, nil
+		w.holder, w.looked, w.failed, w.before, w.doubt = &held.Holder, sent, nil, nil, false
 		w.r.Tell(nil)
 		return g, err
 	}
-	w.failed, w.again = err, w.failed
+	w.failed, w.before = err, w.failed
+	w.doubt = w.doubt || err != nil && !driver.IsNotApplied(err)
 	if err != nil && caller.Err() == nil {
 		w.r.Tell(err)
 	}
@@ -181,7 +183,7 @@ func (w *waiter) stand(ctx context.Context) (driver.Grant, bool, error) {
 		for {
 			seen.grant, seen.err = w.look(looking)
 			seen.done = seen.err == nil
-			if seen.done || w.again != nil {
+			if seen.done || w.before != nil {
 				interrupt()
 				return
 			}
@@ -216,7 +218,7 @@ func (w *waiter) stand(ctx context.Context) (driver.Grant, bool, error) {
 	case t.err != nil:
 		return driver.Grant{}, false, seen.err
 	case ctx.Err() != nil: // it was granted as the caller left
-		w.failed = errLate
+		w.failed, w.doubt = errLate, true
 		return driver.Grant{}, false, nil
 	}
 	g := t.grant
@@ -259,7 +261,7 @@ func (w *waiter) came(ctx context.Context, t turn) {
 	default:
 		w.d.lines.kill(w.place)
 		w.place, w.resting = nil, true
-		w.failed = t.err
+		w.failed, w.doubt = t.err, true
 	}
 }
 
@@ -306,7 +308,7 @@ func (w *waiter) leave(ctx context.Context, why error) error {
 		w.d.lines.clear(ctx, w.place)
 		w.place = nil
 	}
-	sure := w.failed == nil || driver.IsNotApplied(w.failed)
+	sure := !w.doubt
 	if !sure {
 		_, err := w.d.Release(ctx, driver.Hold{Request: w.r})
 		sure = err == nil
