@@ -108,7 +108,7 @@ type (
 		Cause     error
 	}
 	// RunTakenOver says that a dead owner's run was handed to this process (State running),
-	// or settled by its crash policy.
+	// or settled by its crash policy or that of its job.
 	RunTakenOver struct{ Execution store.Execution }
 	// RunAbandoned says that the handler did not return in time after its context ended.
 	RunAbandoned struct{ Execution store.Execution }

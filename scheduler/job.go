@@ -202,8 +202,9 @@ func Retry(attempts int, base, most time.Duration) Option {
 	return func(o *jobOptions) { o.attempts, o.backoffBase, o.backoffMax = attempts, base, most }
 }
 
-// WhenOwnerDies sets what becomes of a run whose process died. Default: run it
-// again.
+// WhenOwnerDies sets what becomes of a run whose process died, or had to stop before
+// the run was over. Of the job's policy and that of a queue's row
+// (store.NewExecution.OnCrash) the stricter counts. Default: run it again.
 func WhenOwnerDies(p store.OnCrash) Option { return func(o *jobOptions) { o.onCrash = p } }
 
 // WhenDegraded overrides Degradation.Mode for this job; Degradation.Jobs, which

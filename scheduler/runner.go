@@ -246,17 +246,17 @@ func (a *attempt) verdict(err error) store.Finish {
 		return f
 	}
 	f.ErrorCode, f.ErrorText = errorCode(err), clip(err.Error(), maxErrorText)
-	cause := context.Cause(a.ctx)
+	cause, crash := context.Cause(a.ctx), a.exec.OnCrash.Stricter(a.job.o.onCrash)
 	switch {
 	case errors.Is(cause, ErrCancelRequested):
 		f.State = store.StateCanceled
-	case cause != nil && !errors.Is(err, ErrAbandoned):
+	case cause != nil && (crash != store.CrashRerun || !errors.Is(err, ErrAbandoned)):
 		// Interrupted: to the record that is as if the owner had died here.
-		a.interrupted(&f)
+		f.State, f.Reason = crash.End()
 	case errors.Is(err, store.ErrUnavailable) && !isPermanent(err):
 		// The record could not take the effect (a full disk, a database gone): that is
 		// no failure of the job, and does not use up its attempts.
-		a.interrupted(&f)
+		f.State, f.Reason = crash.End()
 		f.Delay = a.job.retryDelay(1)
 	case isPermanent(err) || a.Attempt() >= a.job.o.attempts:
 		f.State = store.StateFailed
@@ -268,19 +268,6 @@ func (a *attempt) verdict(err error) store.Finish {
 		}
 	}
 	return f
-}
-
-func (a *attempt) interrupted(f *store.Finish) {
-	switch a.job.o.onCrash {
-	case store.CrashFail:
-		f.State, f.Reason = store.StateFailed, store.ReasonLost
-	case store.CrashNextTick:
-		f.State, f.Reason = store.StateMissed, store.ReasonLost
-	case store.CrashIndeterminate:
-		f.State, f.Reason = store.StateIndeterminate, store.ReasonLost
-	default:
-		f.State = store.StatePending
-	}
 }
 
 // retryDelay doubles from attempt to attempt, give or take a fifth.

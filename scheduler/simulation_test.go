@@ -81,6 +81,7 @@ type simulation struct {
 	calls      map[string]int      // handler calls, by run key
 	story      []string
 	queued     []store.Key
+	onceOnly   []store.Key // whose handler is called once at most
 }
 
 func simulate(t *testing.T, seed uint64) {
@@ -184,7 +185,12 @@ func (s *simulation) makeJobs(r *schedulertest.Replica) []scheduler.Job {
 	if visits {
 		list = append(list, scheduler.Cron("visits", "@every 2s", s.handler(r, short, false), all))
 	}
-	return append(list, scheduler.QueueFunc("queue", s.handler(r, short, true), scheduler.Retry(20, 100*time.Millisecond, time.Second)))
+	return append(list,
+		scheduler.QueueFunc("queue", s.handler(r, short, true), scheduler.Retry(20, 100*time.Millisecond, time.Second)),
+		// The one says itself that it is not to be run again, for the other its rows do.
+		scheduler.QueueFunc("charge", s.handler(r, long, true), scheduler.Retry(1, time.Second, time.Second), scheduler.WhenOwnerDies(store.CrashIndeterminate)),
+		scheduler.QueueFunc("refund", s.handler(r, long, true), scheduler.Retry(1, time.Second, time.Second)),
+	)
 }
 
 // handler works for a while, minding its context, and then has a guarded effect,
@@ -372,6 +378,17 @@ func (s *simulation) operator() {
 				s.t.Error(err)
 			}
 			s.queued = append(s.queued, key)
+			// Two lanes each: a key that its run holds until the end.
+			for job, policy := range map[string]store.OnCrash{"charge": store.CrashRerun, "refund": store.CrashIndeterminate} {
+				lane := fmt.Sprint(job, i%2, ":")
+				key := store.Key{Class: store.ClassKey, Job: job, Name: lane + fmt.Sprint(i)}
+				if _, err := s.c.Store.Enqueue(ctx, schedulertest.Namespace, []store.NewExecution{
+					{Key: key, LockKey: lane, Active: store.ActiveQueue(job, lane), OnCrash: policy},
+				}); err != nil {
+					s.t.Error(err)
+				}
+				s.onceOnly = append(s.onceOnly, key)
+			}
 		case 2:
 			live := slices.DeleteFunc(slices.Clone(s.c.Replicas), func(r *schedulertest.Replica) bool { return r.Dead() })
 			if s.n(2) == 0 {
@@ -445,6 +462,12 @@ func (s *simulation) check() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, key := range s.onceOnly {
+		row, err := s.c.Store.Find(s.t.Context(), schedulertest.Namespace, key)
+		if n := s.calls[key.String()]; err != nil || n > 1 || row.State.Open() || n == 0 && row.State == store.StateSucceeded {
+			s.t.Errorf("%s: %d calls, %v, attempt %d, %s, %v", key, n, row.State, row.Attempt, row.ErrorText, err)
+		}
+	}
 	for _, key := range slices.Sorted(maps.Keys(s.effects)) {
 		if e := s.effects[key]; len(e) > 1 {
 			s.t.Errorf("%s: effects of %s", key, strings.Join(e, " and "))

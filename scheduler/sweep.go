@@ -117,10 +117,12 @@ func (s *Scheduler) names() []string { return s.jobs.Load().names }
 // takeOver runs what dead owners left. More is true when there is more of it.
 func (s *Scheduler) takeOver() (more bool, err error) {
 	var jobs []string
+	policies := map[string]store.OnCrash{}
 	set := s.jobs.Load()
 	for _, j := range set.sorted {
 		if !s.switcher.failsFast(j) && !j.busyAlone() {
 			jobs = append(jobs, j.name)
+			policies[j.name] = j.o.onCrash
 		}
 	}
 	if len(jobs) == 0 {
@@ -130,7 +132,11 @@ func (s *Scheduler) takeOver() (more bool, err error) {
 	defer cancel()
 	sent, at := leaseclock.Now(), time.Now()
 	// Not bounded by Concurrency: a run that was in progress is owed a place.
-	got, err := s.deps.Store.TakeOver(ctx, s.fetchRequest(jobs, 100))
+	req := s.fetchRequest(jobs, 100)
+	if !mutation.On("crash-policy") {
+		req.OnCrash = policies // who put a queue row in need not have known its job's
+	}
+	got, err := s.deps.Store.TakeOver(ctx, req)
 	s.asked("take over", at, err)
 	if err != nil {
 		return false, err

@@ -310,9 +310,8 @@ func (s *Scheduler) settleEntry(e journal.Entry) (settled bool, err error) {
 			s.log.Warn("run without a record was cut off: its tick is owed again", "job", e.Job, "tick", tick.String())
 			return true, nil
 		}
-		var f store.Finish
-		(&attempt{job: j}).interrupted(&f)
-		end.State, end.Reason, end.ErrorText = f.State, f.Reason, "the process died in a run that the store could not record"
+		end.State, end.Reason = j.o.onCrash.End()
+		end.ErrorText = "the process died in a run that the store could not record"
 	} else if err := json.Unmarshal(e.Result, &end); err != nil {
 		s.log.Error("run of the journal cannot be read: its tick is owed again", "job", e.Job, "tick", tick.String(), "error", err)
 		return true, nil

@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Execution is the stored record of one run.
 type Execution struct {
@@ -61,4 +64,24 @@ type Ref struct {
 // Ref is the proof for the execution's current attempt.
 func (e *Execution) Ref() Ref {
 	return Ref{Namespace: e.Namespace, ID: e.ID, Attempt: e.Attempt, Owner: e.Owner, Fence: e.Fence}
+}
+
+// CrashEnd is how a run ends whose owner died and that is not run again.
+type CrashEnd struct {
+	State  State
+	Reason Reason
+	Text   string // for ErrorText, unless empty
+}
+
+// CrashEnd judges a running execution whose owner died, by its own policy or that of
+// its job, whichever is the stricter. The zero CrashEnd lets it run again.
+func (e *Execution) CrashEnd(job OnCrash) CrashEnd {
+	state, reason := e.OnCrash.Stricter(job).End()
+	switch {
+	case state != StatePending:
+		return CrashEnd{State: state, Reason: reason}
+	case e.MaxAttempts > 0 && e.Attempt >= e.MaxAttempts:
+		return CrashEnd{StateFailed, ReasonPoison, fmt.Sprintf("lease lost on attempt %d of %d", e.Attempt, e.MaxAttempts)}
+	}
+	return CrashEnd{}
 }

@@ -69,7 +69,7 @@ const (
 	ReasonSuperseded Reason = "superseded" // missed: a later tick stands for it
 	ReasonMisfire    Reason = "misfire"    // missed: late, and the policy is to skip late ticks
 	ReasonWindow     Reason = "window"     // missed: older than the catch-up window or over its cap
-	ReasonLost       Reason = "lost"       // failed or missed: the owner died and the policy is not to rerun
+	ReasonLost       Reason = "lost"       // the owner died, or had to stop, and the policy is not to rerun
 	ReasonPoison     Reason = "poison"     // failed: the lease was lost on every attempt allowed
 )
 
@@ -83,6 +83,25 @@ const (
 	CrashNextTick      OnCrash = 2 // missed(lost); the next tick is the next try
 	CrashIndeterminate OnCrash = 3 // indeterminate: for effects that must not happen twice
 )
+
+// Stricter is the policy of the two that counts where a run and its job have one each:
+// the later in the order rerun, fail, next tick, indeterminate.
+func (p OnCrash) Stricter(q OnCrash) OnCrash { return max(p, q) }
+
+// End is what becomes of a run whose owner died, by the policy alone; StatePending for
+// one that is run again. What is none of the policies keeps it from that.
+func (p OnCrash) End() (State, Reason) {
+	switch p {
+	case CrashRerun:
+		return StatePending, ReasonNone
+	case CrashFail:
+		return StateFailed, ReasonLost
+	case CrashNextTick:
+		return StateMissed, ReasonLost
+	case CrashIndeterminate:
+	}
+	return StateIndeterminate, ReasonLost
+}
 
 // Mode is the degradation mode that a run was made under; empty when it held
 // its gate.

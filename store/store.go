@@ -38,7 +38,8 @@ type Store interface {
 	Fetch(ctx context.Context, r FetchRequest) (Fetched, error)
 
 	// TakeOver deals with running rows whose lease has ended: each is handed to
-	// the caller as a new attempt, or settled by its crash policy. A row to be rerun
+	// the caller as a new attempt, or settled by its crash policy or that of its job
+	// (FetchRequest.OnCrash), whichever is the stricter. A row to be rerun
 	// whose attempts are used up becomes failed(poison).
 	TakeOver(ctx context.Context, r FetchRequest) (TakenOver, error)
 
@@ -161,7 +162,7 @@ type NewExecution struct {
 	Delay       time.Duration // added to RunAt
 	Priority    int
 	MaxAttempts int // 0: no bound; for an enqueued row DefaultMaxAttempts
-	OnCrash     OnCrash
+	OnCrash     OnCrash // that of the job counts where it is stricter
 	Timeout     time.Duration
 	Mode        Mode
 	Zone        string
@@ -253,6 +254,9 @@ type FetchRequest struct {
 	Lease      time.Duration
 	Jobs       []string // job names and kinds that the caller can run; never empty
 	Limit      int      // at least 1
+	// OnCrash has the crash policies of the jobs, for TakeOver. A job that is not in it
+	// leaves it to the row.
+	OnCrash map[string]OnCrash
 }
 
 // Fetched is the answer to Fetch. Every execution is running and the caller's.

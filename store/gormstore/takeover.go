@@ -2,7 +2,6 @@ package gormstore
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/solotick/solotick/internal/sqldialect"
@@ -34,11 +33,11 @@ func (s *Store) TakeOver(ctx context.Context, r store.FetchRequest) (store.Taken
 // bury hands the runs of dead owners to the caller, or settles them.
 func (s *Store) bury(ctx context.Context, tx sqldialect.Conn, r store.FetchRequest, dead []row, now store.Millis, out *store.TakenOver) error {
 	var rerun []row
-	ends := map[end][]row{}
-	var order []end
+	ends := map[store.CrashEnd][]row{}
+	var order []store.CrashEnd
 	for _, x := range dead {
-		e := crashEnd(&x)
-		if e.state == 0 {
+		e := x.CrashEnd(r.OnCrash[x.Key.Job])
+		if e == (store.CrashEnd{}) {
 			rerun = append(rerun, x)
 			continue
 		}
@@ -91,38 +90,15 @@ func taken(rows, changed []row) []row {
 	return out
 }
 
-// end is what becomes of a dead owner's run that is not rerun.
-type end struct {
-	state  store.State
-	reason store.Reason
-	text   string
-}
-
-func crashEnd(x *row) end {
-	switch x.OnCrash {
-	case store.CrashFail:
-		return end{state: store.StateFailed, reason: store.ReasonLost}
-	case store.CrashNextTick:
-		return end{state: store.StateMissed, reason: store.ReasonLost}
-	case store.CrashIndeterminate:
-		return end{state: store.StateIndeterminate, reason: store.ReasonLost}
-	case store.CrashRerun:
-	}
-	if x.MaxAttempts > 0 && x.Attempt >= x.MaxAttempts {
-		return end{store.StateFailed, store.ReasonPoison, fmt.Sprintf("lease lost on attempt %d of %d", x.Attempt, x.MaxAttempts)}
-	}
-	return end{}
-}
-
-func (s *Store) settleDead(ctx context.Context, tx sqldialect.Conn, ns string, e end, rows []row, now store.Millis) ([]row, error) {
-	set, args := "reason = ?, lease_until_ms = 0, finished_ms = ?, active_hash = NULL, dedup_hash = NULL, state = ?", []any{e.reason, now, e.state}
-	if e.text != "" {
-		set, args = "error_text = ?, "+set, append([]any{e.text}, args...)
+func (s *Store) settleDead(ctx context.Context, tx sqldialect.Conn, ns string, e store.CrashEnd, rows []row, now store.Millis) ([]row, error) {
+	set, args := "reason = ?, lease_until_ms = 0, finished_ms = ?, active_hash = NULL, dedup_hash = NULL, state = ?", []any{e.Reason, now, e.State}
+	if e.Text != "" {
+		set, args = "error_text = ?, "+set, append([]any{e.Text}, args...)
 	}
 	return s.update(ctx, tx, ns, rows, set, args, func(x *row) {
-		x.State, x.Reason, x.LeaseUntil, x.Finished, x.Dedup = e.state, e.reason, 0, now, store.Hash{}
-		if e.text != "" {
-			x.ErrorText = e.text
+		x.State, x.Reason, x.LeaseUntil, x.Finished, x.Dedup = e.State, e.Reason, 0, now, store.Hash{}
+		if e.Text != "" {
+			x.ErrorText = e.Text
 		}
 	})
 }

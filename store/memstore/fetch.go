@@ -95,21 +95,14 @@ func (s *Store) TakeOver(ctx context.Context, r store.FetchRequest) (store.Taken
 		dead, out.More = dead[:r.Limit], true
 	}
 	for _, e := range dead {
-		switch {
-		case e.OnCrash == store.CrashFail:
-			sp.leave(e, store.StateFailed, store.ReasonLost, now)
-		case e.OnCrash == store.CrashNextTick:
-			sp.leave(e, store.StateMissed, store.ReasonLost, now)
-		case e.OnCrash == store.CrashIndeterminate:
-			sp.leave(e, store.StateIndeterminate, store.ReasonLost, now)
-		case e.MaxAttempts > 0 && e.Attempt >= e.MaxAttempts:
-			sp.leave(e, store.StateFailed, store.ReasonPoison, now)
-			e.ErrorText = fmt.Sprintf("lease lost on attempt %d of %d", e.Attempt, e.MaxAttempts)
-		default:
+		end := e.CrashEnd(r.OnCrash[e.Key.Job])
+		if end == (store.CrashEnd{}) {
 			sp.start(e, hand{r.Owner, r.OwnerLabel, r.Lease}, now)
 			out.Runs = append(out.Runs, e.view())
 			continue
 		}
+		sp.leave(e, end.State, end.Reason, now)
+		e.ErrorText = cmp.Or(end.Text, e.ErrorText)
 		out.Settled = append(out.Settled, e.view())
 	}
 	return out, nil

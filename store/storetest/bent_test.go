@@ -21,6 +21,7 @@ type bent struct {
 	finish   func(*bent, *store.Finish)            // bends a finish
 	beat     func(*bent, *store.HeartbeatRequest)  // bends a heartbeat
 	claim    func(*bent, *store.ClaimRun)          // bends a claim
+	takeOver func(*store.FetchRequest)             // bends a takeover
 	settle   func(*bent, string, *store.SettleJob) // bends a sweep
 	register func(*store.JobSpec)                  // bends a registration
 	pause    func(*store.Pause)                    // bends a pause
@@ -128,6 +129,9 @@ func (b *bent) Fetch(ctx context.Context, r store.FetchRequest) (store.Fetched, 
 func (b *bent) TakeOver(ctx context.Context, r store.FetchRequest) (store.TakenOver, error) {
 	defer b.during("takeover")()
 	r.Namespace = b.in(r.Namespace)
+	if b.takeOver != nil {
+		b.takeOver(&r)
+	}
 	f, err := b.mem.TakeOver(ctx, r)
 	for i := range f.Runs {
 		b.show(&f.Runs[i])
@@ -300,6 +304,10 @@ var bends = map[string]struct {
 	"crash policy": {
 		func(b *bent) { b.row = func(n *store.NewExecution) { n.OnCrash, n.MaxAttempts = store.CrashRerun, 0 } },
 		"takeover/crash", "a run whose owner died is settled by its crash policy",
+	},
+	"crash policy of the job": {
+		func(b *bent) { b.takeOver = func(r *store.FetchRequest) { r.OnCrash = nil } },
+		"takeover/the_stricter", "of the crash policies of a run and its job the stricter counts",
 	},
 	"attempt cap": {
 		func(b *bent) { b.row = func(n *store.NewExecution) { n.MaxAttempts = 0 } },

@@ -15,6 +15,7 @@ var leaseCases = []suiteCase{
 	{"takeover/a new attempt", takeOverAttempt},
 	{"takeover/one of many", takeOverRace},
 	{"takeover/crash policies", crashPolicies},
+	{"takeover/the stricter policy", stricterPolicy},
 	{"takeover/attempt cap", poison},
 	{"takeover/jobs, limit, more", takeOverLimit},
 }
@@ -213,6 +214,55 @@ func crashPolicies(e *env) {
 		}
 	}
 	same(e, "nothing reruns what a crash policy settled", "rows", len(e.takeOver(long, 10, "report").Settled), 0)
+}
+
+func stricterPolicy(e *env) {
+	const rule = "of the crash policies of a run and its job the stricter counts"
+	all := []store.OnCrash{store.CrashRerun, store.CrashFail, store.CrashNextTick, store.CrashIndeterminate}
+	policies := map[string]store.OnCrash{}
+	var jobs []string
+	for i, p := range all {
+		jobs = append(jobs, fmt.Sprint("job ", i))
+		policies[jobs[i]] = p
+	}
+	jobs = append(jobs, "nobody's") // without a policy: the row's own counts
+	e.register(jobs...)
+	last, owners := store.Millis(0), map[store.ID]store.Execution{}
+	for _, job := range jobs {
+		for i, own := range all {
+			n := row(queueKey(job, fmt.Sprint(i)))
+			n.OnCrash = own
+			e.enqueue(n)
+		}
+		for _, x := range e.fetch(brief, 10, job).Runs {
+			owners[x.ID] = x
+			last = max(last, x.LeaseUntil)
+		}
+	}
+	e.until(last)
+	r := e.work(long, 100, jobs...)
+	r.OnCrash = policies
+	t, err := e.s.TakeOver(e.ctx, r)
+	e.must(err)
+	same(e, rule, "rows dealt with", len(t.Runs)+len(t.Settled), len(all)*len(jobs))
+	again := map[store.ID]bool{}
+	for _, x := range t.Runs {
+		again[x.ID] = true
+	}
+	for _, was := range owners {
+		x := e.get(was.ID)
+		stricter := max(was.OnCrash, policies[was.Key.Job])
+		want, why := map[store.OnCrash]store.State{
+			store.CrashRerun: store.StateRunning, store.CrashFail: store.StateFailed, store.CrashNextTick: store.StateMissed, store.CrashIndeterminate: store.StateIndeterminate,
+		}[stricter], store.ReasonLost
+		if stricter == store.CrashRerun {
+			why = store.ReasonNone
+		}
+		what := fmt.Sprintf("%s, own policy %d: ", was.Key, was.OnCrash)
+		same(e, rule, what+"state and reason", fmt.Sprint(x.State, x.Reason), fmt.Sprint(want, why))
+		same(e, rule, what+"handed over", again[x.ID], stricter == store.CrashRerun)
+		same(e, rule, what+"policy that the row keeps", x.OnCrash, was.OnCrash)
+	}
 }
 
 func poison(e *env) {
