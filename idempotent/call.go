@@ -67,7 +67,7 @@ func (c *call) work(ctx context.Context, a *Attempt, sent leaseclock.Instant, fn
 		err = c.before(work, a)
 	}
 	if err == nil {
-		err = c.guard.Do(work, a, func(tx *gorm.DB) error {
+		err = c.guard.do(work, a, func(tx *gorm.DB) error {
 			payload, err := fn(tx)
 			if err != nil {
 				return err

@@ -5,10 +5,21 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"github.com/solotick/solotick/store"
 )
 
-// MaxResult is the most bytes of an encoded result that a record keeps.
-const MaxResult = 64 << 10
+// MaxResult is the most bytes of an encoded result that a record keeps. It is
+// store.MaxResult.
+const MaxResult = store.MaxResult
+
+// checkResult refuses a result that no record keeps.
+func checkResult(b []byte) error {
+	if len(b) > MaxResult {
+		return fmt.Errorf("%w (%d bytes, the most is %d)", ErrTooLarge, len(b), MaxResult)
+	}
+	return nil
+}
 
 // Codec turns results into bytes. Its name is stored with them: up to 32 bytes
 // without a line break.
@@ -33,8 +44,8 @@ const bytesCodec = "bytes"
 // seal puts the codec's name before a result. The answer is never empty: an empty
 // result in a record is one that was pruned.
 func seal(codec string, payload []byte) ([]byte, error) {
-	if len(payload) > MaxResult {
-		return nil, fmt.Errorf("%w (%d bytes, the most is %d)", ErrTooLarge, len(payload), MaxResult)
+	if err := checkResult(payload); err != nil {
+		return nil, err
 	}
 	return append(append(make([]byte, 0, len(codec)+1+len(payload)), codec+"\n"...), payload...), nil
 }

@@ -221,7 +221,11 @@ func (e *Effects) complete(ctx context.Context, tx *gorm.DB, id store.Hash, ref 
 	}
 	var result any
 	if r, ok := run.(interface{ Result() []byte }); ok {
-		if b := r.Result(); len(b) > 0 {
+		b := r.Result()
+		if err := checkResult(b); err != nil {
+			return err
+		}
+		if len(b) > 0 {
 			result = b
 		}
 	}

@@ -22,8 +22,8 @@ var (
 	// no longer kept.
 	ErrForgotten = errors.New("idempotent: this key was used with success, but its result is no longer kept")
 	// ErrTooLarge refuses a result of more than MaxResult bytes. Its writes were
-	// rolled back.
-	ErrTooLarge = errors.New("idempotent: the result is too large to be kept: store it in a table of yours within fn, and return its key")
+	// rolled back. It is store.ErrTooLarge.
+	ErrTooLarge = store.ErrTooLarge
 	// ErrLeaseLost is the cause with which fn's context ends when the lease could not
 	// be renewed in time or another has taken the key over.
 	ErrLeaseLost = errors.New("idempotent: the lease of the key was lost")

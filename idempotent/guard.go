@@ -54,8 +54,8 @@ func New(s *gormstore.Store) *Guard { return &Guard{store: s, patience: 10 * tim
 // fn's own error is returned as it is, after a rollback (one that says that the
 // database takes no writes, such as a full disk, matches store.ErrUnavailable as
 // well), and a panic of fn is passed on after one. Otherwise the error matches ErrFenced (the attempt no
-// longer holds the run), ErrSettled, ctx's error and its cause (it ended before
-// the commit), or store.ErrUnavailable. After ErrUnavailable whether the commit
+// longer holds the run), ErrSettled, ErrTooLarge (the run's result cannot be kept),
+// ctx's error and its cause (it ended before the commit), or store.ErrUnavailable. After ErrUnavailable whether the commit
 // was applied can be unknown, and the error says so; the record knows, and the
 // run is retried if it does not say succeeded.
 //
@@ -66,6 +66,16 @@ func New(s *gormstore.Store) *Guard { return &Guard{store: s, patience: 10 * tim
 // would not let it be finished. On SQLite the transaction holds the only
 // writer, so everything slow belongs before Do.
 func (g *Guard) Do(ctx context.Context, run Run, fn func(tx *gorm.DB) error) error {
+	return g.do(ctx, run, func(tx *gorm.DB) error {
+		if err := fn(tx); err != nil {
+			return err
+		}
+		return checkResult(run.Result())
+	})
+}
+
+// do is Do with a result whose size is the caller's care.
+func (g *Guard) do(ctx context.Context, run Run, fn func(tx *gorm.DB) error) error {
 	ref := run.Ref()
 	if _, twice := g.busy.LoadOrStore(ref.ID, nil); twice {
 		return ErrSettled

@@ -399,3 +399,28 @@ func TestHandlerCannotEndTheTransaction(t *testing.T) {
 	}
 	w.want(r, store.StateSucceeded, 1)
 }
+
+func TestResultThatIsTooLargeCommitsNothing(t *testing.T) {
+	w := newWorld(t)
+	effects := w.effectsBehindTheLine()
+	if err := effects.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, do := range map[string]func(ctx context.Context, r *run, fn func(tx *gorm.DB) error) error{
+		"Guard.Do": func(ctx context.Context, r *run, fn func(tx *gorm.DB) error) error { return w.guard.Do(ctx, r, fn) },
+		"Effects.Do": func(ctx context.Context, r *run, fn func(tx *gorm.DB) error) error {
+			return effects.Do(ctx, keyedRun{keyed{r}}, fn)
+		},
+	} {
+		r := w.claim()
+		calls := 0
+		err := do(t.Context(), r, func(tx *gorm.DB) error {
+			r.result = make([]byte, store.MaxResult+1)
+			return write(r, &calls)(tx)
+		})
+		if !errors.Is(err, store.ErrTooLarge) || r.Settled() || calls != 1 {
+			t.Errorf("%s = %v after %d calls, settled %v", name, err, calls, r.Settled())
+		}
+		w.want(r, store.StateRunning)
+	}
+}

@@ -241,5 +241,5 @@ func (e *permanentError) Unwrap() error { return e.err }
 
 func isPermanent(err error) bool {
 	var p *permanentError
-	return errors.As(err, &p)
+	return errors.As(err, &p) || errors.Is(err, store.ErrTooLarge)
 }

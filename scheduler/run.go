@@ -1,6 +1,9 @@
 package scheduler
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,18 +84,42 @@ func (r *Run) EffectKey(step string) string {
 	return h.String()[:32]
 }
 
-// SetResult keeps a result with the run's record, at most 64 KiB.
+// SetResult keeps a copy of b with the run's record, in place of an earlier result. It
+// may have store.MaxResult bytes, 64 KiB. With more the run fails for good, with
+// store.ErrTooLarge: half a result is none, and a repeat would have the same. What
+// idempotent.Guard.Do was to commit is rolled back then. An attempt that fails by
+// itself is judged by its own error, and loses such a result.
 func (r *Run) SetResult(b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.result = b
+	r.result = bytes.Clone(b)
 }
 
-// Result is what SetResult kept.
+// Result is what SetResult was given last.
 func (r *Run) Result() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.result
+}
+
+// kept is the result as the record gets it.
+func (r *Run) kept() []byte {
+	if b := r.Result(); len(b) <= store.MaxResult {
+		return b
+	}
+	return nil
+}
+
+// bounded is the handler's answer, where the result is not too large to be kept.
+func (r *Run) bounded(err error) error {
+	n := len(r.Result())
+	switch {
+	case n <= store.MaxResult || r.Settled() || errors.Is(err, store.ErrTooLarge):
+		return err
+	case err == nil:
+		return fmt.Errorf("%w (%d bytes, the most is %d)", store.ErrTooLarge, n, store.MaxResult)
+	}
+	return fmt.Errorf("%w (its result is not kept: %d bytes, the most is %d)", err, n, store.MaxResult)
 }
 
 // MarkSettled says that the record of success was committed with the effect, so

@@ -33,10 +33,7 @@ var (
 	ErrAbandoned = errors.New("scheduler: the handler did not return after its context ended")
 )
 
-const (
-	maxResult    = 64 << 10
-	maxErrorText = 4 << 10
-)
+const maxErrorText = 4 << 10
 
 // start runs a claimed execution in the background. Sent is when the claim was
 // sent: the lease is trusted from there. Done, if not nil, is called at the end.
@@ -163,7 +160,7 @@ func (s *Scheduler) call(a *attempt) error {
 	ctx, cancel := context.WithTimeoutCause(a.ctx, a.job.o.timeout, ErrTimeout)
 	defer cancel()
 	returned := make(chan error, 1)
-	go func() { returned <- a.job.handler(runContext{ctx, a}, a.Run) }()
+	go func() { returned <- a.bounded(a.job.handler(runContext{ctx, a}, a.Run)) }()
 	select {
 	case err := <-returned:
 		return causeOf(ctx, err)
@@ -241,7 +238,7 @@ func (a *attempt) lose(cause error) {
 
 // verdict turns the handler's answer into the record's next state.
 func (a *attempt) verdict(err error) store.Finish {
-	f := store.Finish{Ref: a.Ref(), Mode: a.Mode(), State: store.StateSucceeded, Result: a.Result()}
+	f := store.Finish{Ref: a.Ref(), Mode: a.Mode(), State: store.StateSucceeded, Result: a.kept()}
 	if err == nil {
 		return f
 	}
@@ -336,21 +333,35 @@ func (s *Scheduler) record(a *attempt, f store.Finish, waiting func()) error {
 	}
 }
 
-// finishBatch records all ends that are asked for together in one transaction.
+// finishBatch records all ends that are asked for together in one transaction. Where
+// the store refuses it each is asked for alone: one that cannot be recorded must not
+// cost the others their record.
 func (s *Scheduler) finishBatch(rows []store.Finish) []error {
+	answers, err := s.finish(rows)
+	if err == nil {
+		return answers
+	}
+	answers = make([]error, len(rows))
+	for i := range rows {
+		if len(rows) > 1 && !errors.Is(err, store.ErrUnavailable) {
+			var one []error
+			if one, err = s.finish(rows[i : i+1]); err == nil {
+				answers[i] = one[0]
+				continue
+			}
+		}
+		answers[i] = err
+	}
+	return answers
+}
+
+func (s *Scheduler) finish(rows []store.Finish) ([]error, error) {
 	ctx, cancel := context.WithTimeout(s.alive, s.storeTimeout())
 	defer cancel()
 	began := time.Now()
 	answers, err := s.deps.Store.Finish(ctx, rows)
 	s.asked("finish", began, err)
-	if err == nil {
-		return answers
-	}
-	answers = make([]error, len(rows))
-	for i := range answers {
-		answers[i] = err
-	}
-	return answers
+	return answers, err
 }
 
 // finished is how an attempt ended.

@@ -131,7 +131,14 @@ var (
 	// ErrSchema matches errors of a database whose tables are missing, older or
 	// newer than this program.
 	ErrSchema = errors.New("store: schema")
+	// ErrTooLarge says that a result has more than MaxResult bytes. Where it was to be
+	// kept together with writes, these were rolled back.
+	ErrTooLarge = errors.New("store: the result is too large to be kept: put it into a table of yours, and its key into the result")
 )
+
+// MaxResult is the most bytes of a run's result that its record keeps. Package
+// scheduler and package idempotent see to it; a store takes what it is given.
+const MaxResult = 64 << 10
 
 // EarlyTolerance is how far a tick may lie ahead of the store's clock and still
 // be claimed.
