@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -184,6 +185,10 @@ func (c *checker) jobs() {
 		c.kind(path, j)
 		c.policies(path, j)
 		c.trigger(path, j)
+		// The scheduler has the last word, on what makes sense.
+		if c.sound(path) && c.sound("scheduler") {
+			c.doc.AddError(path, c.SchedulerConfig().CheckJob(j.define(noHandler)))
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Degradation.Jobs)) {
 		if _, ok := first[name]; !ok && len(c.Jobs) > 0 {
@@ -195,6 +200,14 @@ func (c *checker) jobs() {
 			c.Warnings = append(c.Warnings, c.doc.Problem(at, "no job of this file has that name", remedy))
 		}
 	}
+}
+
+func noHandler(context.Context, *scheduler.Run) error { return nil }
+
+// sound reports whether nothing is wrong so far with what stands at path or below.
+func (c *checker) sound(path string) bool {
+	found, _ := errors.AsType[strictyaml.Problems](c.doc.Err())
+	return !slices.ContainsFunc(found, func(p strictyaml.Problem) bool { return p.Path == path || strings.HasPrefix(p.Path, path+".") })
 }
 
 func (c *checker) kind(path string, j Job) {

@@ -244,6 +244,13 @@ func TestProblems(t *testing.T) {
 		{"namespace: a\njobs:\n- {name: x, cron: '@daily', exec: []}\n- {name: y, cron: '@daily', http: {url: 'x', method: get}}\n- {name: z, cron: '@daily', sql: ' '}", []string{
 			"c.yaml:3:35: jobs[0].exec.command: is empty", "c.yaml:4:41: jobs[1].http.url: begins with neither", `c.yaml:4:54: jobs[1].http.method: "get" cannot be used`, "c.yaml:5:34: jobs[2].sql: is empty",
 		}},
+		// What the scheduler would refuse, also where nothing is wrong with the values.
+		{job("retry: {attempts: 1500}"), []string{"c.yaml:6:11: jobs[0].retry: a retention of 168h0m0s is too short: the catch-up window and the retries reach "}},
+		{job("catch_up: {window: 8d}\nmisfire: fire_all"), []string{"c.yaml:6:22: jobs[0].catch_up.window: a retention of 168h0m0s is too short"}},
+		{"namespace: a\nscheduler: {journal: j}\njobs:\n- {name: x, cron: '@daily', when_store_down: run, http: {url: 'https://x', idempotent: true}}", []string{
+			"c.yaml:4:46: jobs[0].when_store_down: run is at-least-once, which contradicts effectively-once",
+		}},
+		{"namespace: a\nscheduler: {retention: {skipped: 2h}}\njobs:\n- {name: x, cron: '@daily', exec: [a]}\n- {name: y, queue: true, exec: [a]}", []string{"c.yaml:5:4: jobs[1].retry: a retention of 2h0m0s is too short"}},
 		// Everything at once, by line, whatever part it is of.
 		{"nmaespace: a\nstore: 5\nlocks: {ttl: 1}\njobs:\n- {name: x, crn: y, exec: [a]}", []string{
 			"c.yaml: namespace: is empty", `c.yaml:1:1: unknown key "nmaespace": did you mean namespace?`, "c.yaml:2:8: store: is a number: write a mapping",

@@ -41,7 +41,6 @@ func (l *Loaded) BuildJobs(k Kinds) ([]scheduler.Job, error) {
 		var h scheduler.Handler
 		var err error
 		path := fmt.Sprintf("jobs[%d].", i)
-		opts := j.options()
 		switch {
 		case j.Exec != nil:
 			path += "exec"
@@ -49,22 +48,15 @@ func (l *Loaded) BuildJobs(k Kinds) ([]scheduler.Job, error) {
 		case j.HTTP != nil:
 			path += "http"
 			h, err = k.HTTP(*j.HTTP, httpjob.Deps{})
-			if j.HTTP.Idempotent && crashes[j.OnCrash] == store.CrashRerun {
-				opts = append(opts, scheduler.Promise(scheduler.EffectivelyOnce))
-			}
 		default:
 			path += "sql"
 			h, err = k.SQL(j.SQL)
-			opts = append(opts, scheduler.Promise(scheduler.ExactlyOnce))
 		}
-		switch {
-		case err != nil:
+		if err != nil {
 			doc.AddError(path, err)
-		case j.Queue:
-			jobs = append(jobs, scheduler.QueueFunc(j.Name, h, opts...))
-		default:
-			jobs = append(jobs, scheduler.Cron(j.Name, j.Cron, h, opts...))
+			continue
 		}
+		jobs = append(jobs, j.define(h))
 	}
 	if err := doc.Err(); err != nil {
 		return nil, err
@@ -72,8 +64,22 @@ func (l *Loaded) BuildJobs(k Kinds) ([]scheduler.Job, error) {
 	return jobs, nil
 }
 
+// define is the job of the scheduler.
+func (j Job) define(h scheduler.Handler) scheduler.Job {
+	if j.Queue {
+		return scheduler.QueueFunc(j.Name, h, j.options()...)
+	}
+	return scheduler.Cron(j.Name, j.Cron, h, j.options()...)
+}
+
 func (j Job) options() []scheduler.Option {
 	opts := []scheduler.Option{scheduler.WhenOwnerDies(crashes[j.OnCrash]), scheduler.Timeout(j.Timeout), scheduler.Describe(j.Description)}
+	switch {
+	case j.SQL != "":
+		opts = append(opts, scheduler.Promise(scheduler.ExactlyOnce))
+	case j.HTTP != nil && j.HTTP.Idempotent && crashes[j.OnCrash] == store.CrashRerun:
+		opts = append(opts, scheduler.Promise(scheduler.EffectivelyOnce))
+	}
 	if j.Retry != (Retry{}) {
 		opts = append(opts, scheduler.Retry(j.Retry.Attempts, j.Retry.Base, j.Retry.Max))
 	}

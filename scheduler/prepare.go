@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -66,15 +67,49 @@ const (
 	maxWindow       = time.Hour
 )
 
-// prepare checks a job and fills in what it leaves to the configuration.
+// CheckJob reports what Add refuses of the job, where the scheduler has what the gate
+// needs. It opens and asks nothing. Where it is about one option the text names it as a
+// file does, after the package: "scheduler: retry.attempts: ...".
+func (c Config) CheckJob(job Job) error {
+	if job.err != nil {
+		return job.err
+	}
+	c = c.withDefaults()
+	if _, err := prepare(&c, job); err != nil {
+		return fmt.Errorf("scheduler: %w", err)
+	}
+	return nil
+}
+
+// prepare checks a job against what was given in code, too, and lets it take part.
 func (s *Scheduler) prepare(cfg *Config, given Job) (*job, error) {
 	if given.err != nil {
 		return nil, given.err
 	}
-	j := &job{Job: given, given: given, elector: s.lead.of(given.name), work: newWork(), reign: new(reign)}
+	j, err := prepare(cfg, given)
+	switch {
+	case err != nil:
+	case j.o.gate == GateLock && s.deps.Locker == nil:
+		err = errors.New("gate lock needs Deps.Locker: give a locker, or choose gate none (the store alone keeps it to one run per tick)")
+	case j.o.gate == GateLeader && !s.lead.given():
+		err = errors.New("gate leader needs Deps.Elector: give an elector, such as leader.FromLocks(locker, key, leader.Config{}), or Deps.Shares")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("scheduler: job %q: %w", given.name, err)
+	}
+	j.elector = s.lead.of(j.name)
+	// Recovery stands on both sides: a panic in a middleware ends the run, too.
+	j.handler = recovered(chain(recovered(given.handler), s.deps.Middleware))
+	return j, nil
+}
+
+// prepare checks a job and fills in what it leaves to the configuration. All that a
+// configuration alone can tell is here, so that a check of a file finds it.
+func prepare(cfg *Config, given Job) (*job, error) {
+	j := &job{Job: given, given: given, work: newWork(), reign: new(reign)}
 	o := &j.o
 	bad := func(format string, args ...any) (*job, error) {
-		return nil, fmt.Errorf("scheduler: job %q: %s", j.name, fmt.Sprintf(format, args...))
+		return nil, fmt.Errorf(format, args...)
 	}
 	if j.kind == kindCron {
 		setDefault(&o.gate, cfg.Gate)
@@ -83,8 +118,8 @@ func (s *Scheduler) prepare(cfg *Config, given Job) (*job, error) {
 		setDefault(&o.overlap, OverlapSkip)
 		setDefault(&o.maxCatchup, defaultCatchUp)
 		setDefault(&o.attempts, 1)
-		if err := j.parse(s.cfg.Namespace); err != nil {
-			return bad("%v", err)
+		if err := j.parse(cfg.Namespace); err != nil {
+			return nil, err
 		}
 	} else {
 		if o.gate != "" && o.gate != GateNone {
@@ -99,8 +134,8 @@ func (s *Scheduler) prepare(cfg *Config, given Job) (*job, error) {
 	setDefault(&o.timeout, defaultTimeout)
 	setDefault(&o.backoffBase, defaultBase)
 	setDefault(&o.backoffMax, max(defaultMost, o.backoffBase))
-	if err := j.checkStoreDown(s.cfg); err != nil {
-		return bad("%v", err)
+	if err := j.checkStoreDown(*cfg); err != nil {
+		return nil, err
 	}
 	if o.storeDown == StoreDownRun {
 		o.guarantee = AtLeastOnce
@@ -114,10 +149,6 @@ func (s *Scheduler) prepare(cfg *Config, given Job) (*job, error) {
 	switch {
 	case !slices.Contains([]Gate{GateLock, GateLeader, GateNone}, o.gate):
 		return bad("gate %q is none of lock, leader, none", o.gate)
-	case o.gate == GateLock && s.deps.Locker == nil:
-		return bad("gate lock needs Deps.Locker: give a locker, or choose gate none (the store alone keeps it to one run per tick)")
-	case o.gate == GateLeader && !s.lead.given():
-		return bad("gate leader needs Deps.Elector: give an elector, such as leader.FromLocks(locker, key, leader.Config{}), or Deps.Shares")
 	case j.kind == kindCron && !slices.Contains([]Misfire{MisfireFireOnce, MisfireFireAll, MisfireSkip}, o.misfire):
 		return bad("misfire %q is none of fire_once, fire_all, skip", o.misfire)
 	case j.kind == kindCron && !slices.Contains([]Overlap{OverlapSkip, OverlapBufferAll}, o.overlap):
@@ -135,12 +166,7 @@ func (s *Scheduler) prepare(cfg *Config, given Job) (*job, error) {
 	case o.window < 0 || o.maxCatchup < 0:
 		return bad("catch-up: a window of %v and %d ticks make no sense", o.window, o.maxCatchup)
 	}
-	if err := cfg.Retention.keeps(j); err != nil {
-		return bad("%v", err)
-	}
-	// Recovery stands on both sides: a panic in a middleware ends the run, too.
-	j.handler = recovered(chain(recovered(given.handler), s.deps.Middleware))
-	return j, nil
+	return j, cfg.Retention.keeps(j)
 }
 
 func (j *job) parse(namespace string) error {

@@ -100,11 +100,14 @@ func (r Retention) keeps(j *job) error {
 	if r.Off {
 		return nil
 	}
-	shortest := min(r.Succeeded, r.Failed, r.Canceled, r.Skipped, r.Ranges)
-	if need := j.reach(); shortest < need {
-		return fmt.Errorf("retention of %v is too short: the catch-up window and the retries reach %v back; keep records longer, or shorten these", shortest, need.Round(time.Second))
+	shortest, need, field := min(r.Succeeded, r.Failed, r.Canceled, r.Skipped, r.Ranges), j.reach(), "retry"
+	if need <= shortest {
+		return nil
 	}
-	return nil
+	if need < 2*j.o.window {
+		field = "catch_up.window"
+	}
+	return fmt.Errorf("%s: a retention of %v is too short: the catch-up window and the retries reach %v back: keep records longer, or shorten these", field, shortest, need.Round(time.Second))
 }
 
 const (
