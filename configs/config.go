@@ -174,7 +174,7 @@ type Job struct {
 
 // Retry bounds attempts. The pause doubles from Base to Max.
 type Retry struct {
-	// Attempts in all. Default 1 for cron, 25 for queue jobs.
+	// Attempts in all, at most 10,000. Default 1 for cron, 25 for queue jobs.
 	Attempts int `yaml:"attempts"`
 	// Base is the first pause. Default 1s.
 	Base time.Duration `yaml:"base"`

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -243,19 +244,23 @@ func TestBadInput(t *testing.T) {
 		}
 	}
 	for want, job := range map[string]scheduler.Job{
-		"name":          scheduler.Cron("a b", "@daily", nop),
-		"handler":       scheduler.Cron("a", "@daily", nil),
-		"empty":         scheduler.Cron("a", "", nop),
-		"Mars":          scheduler.Cron("a", "@daily", nop, scheduler.TimeZone("Mars/Olympus")),
-		"Deps.Locker":   scheduler.Cron("a", "@daily", nop, scheduler.WithGate(scheduler.GateLock)),
-		"Deps.Elector":  scheduler.Cron("a", "@daily", nop, scheduler.WithGate(scheduler.GateLeader)),
-		"misfire":       scheduler.Cron("a", "@daily", nop, scheduler.OnMisfire("maybe")),
-		"overlap":       scheduler.Cron("a", "@daily", nop, scheduler.OnOverlap("maybe")),
-		"guarantee":     scheduler.Cron("a", "@daily", nop, scheduler.Promise("maybe")),
-		"at-most-once":  scheduler.Cron("a", "@daily", nop, scheduler.Promise(scheduler.AtMostOnce)),
-		"degraded mode": scheduler.Cron("a", "@daily", nop, scheduler.WhenDegraded("maybe")),
-		"timeout":       scheduler.Cron("a", "@daily", nop, scheduler.Timeout(-1)),
-		"retry":         scheduler.Cron("a", "@daily", nop, scheduler.Retry(3, time.Minute, time.Second)),
+		"name":                                  scheduler.Cron("a b", "@daily", nop),
+		"handler":                               scheduler.Cron("a", "@daily", nil),
+		"empty":                                 scheduler.Cron("a", "", nop),
+		"Mars":                                  scheduler.Cron("a", "@daily", nop, scheduler.TimeZone("Mars/Olympus")),
+		"Deps.Locker":                           scheduler.Cron("a", "@daily", nop, scheduler.WithGate(scheduler.GateLock)),
+		"Deps.Elector":                          scheduler.Cron("a", "@daily", nop, scheduler.WithGate(scheduler.GateLeader)),
+		"misfire":                               scheduler.Cron("a", "@daily", nop, scheduler.OnMisfire("maybe")),
+		"overlap":                               scheduler.Cron("a", "@daily", nop, scheduler.OnOverlap("maybe")),
+		"guarantee":                             scheduler.Cron("a", "@daily", nop, scheduler.Promise("maybe")),
+		"at-most-once":                          scheduler.Cron("a", "@daily", nop, scheduler.Promise(scheduler.AtMostOnce)),
+		"degraded mode":                         scheduler.Cron("a", "@daily", nop, scheduler.WhenDegraded("maybe")),
+		"timeout":                               scheduler.Cron("a", "@daily", nop, scheduler.Timeout(-1)),
+		"retry":                                 scheduler.Cron("a", "@daily", nop, scheduler.Retry(3, time.Minute, time.Second)),
+		"retry.attempts: 10001 is over 10000: ": scheduler.Cron("a", "@daily", nop, scheduler.Retry(10_001, 1, 1)),
+		"retry.attempts: 20000000 is":           scheduler.Cron("a", "@daily", nop, scheduler.Retry(20_000_000, time.Minute, time.Hour)), // their pauses overflow
+		"retry.attempts: 2147483648 is":         scheduler.QueueFunc("a", nop, scheduler.Retry(1<<31, time.Minute, time.Hour)),
+		fmt.Sprintf("retry.attempts: %d is", math.MaxInt): scheduler.QueueFunc("a", nop, scheduler.Retry(math.MaxInt, 0, 0)), // adding them up would not end
 		"catch-up":      scheduler.Cron("a", "@daily", nop, scheduler.CatchUp(-1, 0)),
 		"spread":        scheduler.Cron("a", "@daily", nop, scheduler.Spread()),
 		"takes no gate": scheduler.QueueFunc("a", nop, scheduler.WithGate(scheduler.GateLock)),

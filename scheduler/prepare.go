@@ -62,6 +62,7 @@ const (
 	defaultBase     = time.Second
 	defaultMost     = 10 * time.Minute
 	queueAttempts   = 25
+	maxAttempts     = 10_000 // years of retries; the sums and columns that they go into hold it
 	extraForCrashes = 9 // attempts beyond a job's own that dead owners may use up
 	minWindow       = time.Minute
 	maxWindow       = time.Hour
@@ -161,6 +162,8 @@ func prepare(cfg *Config, given Job) (*job, error) {
 		return bad("degraded mode %q is none of fail_fast, local_mutex, store_only", o.mode)
 	case o.timeout < 0:
 		return bad("timeout %v is negative", o.timeout)
+	case o.attempts > maxAttempts:
+		return bad("retry.attempts: %d is over %d: write no more, or leave it out for the default", o.attempts, maxAttempts)
 	case o.attempts < 0 || o.backoffBase < 0 || o.backoffMax < o.backoffBase:
 		return bad("retry: %d attempts from %v to %v make no sense", o.attempts, o.backoffBase, o.backoffMax)
 	case o.window < 0 || o.maxCatchup < 0:

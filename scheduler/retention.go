@@ -86,11 +86,12 @@ func (r Retention) Ages() store.Retention {
 // reach is how far back the scheduler itself asks for the job's records: the
 // catch-up window, and the retries.
 func (j *job) reach() time.Duration {
+	const century = 100 * 365 * day // the sum of more would overflow
 	d := j.o.window
-	pause := j.o.backoffBase
-	for range j.o.attempts - 1 {
+	pause := min(j.o.backoffBase, century)
+	for i := 1; i < j.o.attempts && d < century; i++ {
 		d += pause + pause/5
-		pause = min(2*pause, j.o.backoffMax)
+		pause = min(2*pause, j.o.backoffMax, century)
 	}
 	return d
 }

@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +124,13 @@ func TestRetentionIsChecked(t *testing.T) {
 			if err := s.Add(job); (err != nil) != refused || refused && !strings.Contains(err.Error(), "is too short") {
 				t.Errorf("%s with a retention of %v: %v", name, keep, err)
 			}
+		}
+	}
+	// Nor where the sum of the pauses is more than a duration holds.
+	for _, most := range []time.Duration{1000 * time.Hour, math.MaxInt64} {
+		err := scheduler.Config{Namespace: "shop"}.CheckJob(scheduler.QueueFunc("j", noop, scheduler.Retry(10_000, time.Hour, most)))
+		if err == nil || !strings.Contains(err.Error(), "scheduler: retry: a retention of") {
+			t.Errorf("10,000 retries up to %v apart: %v", most, err)
 		}
 	}
 }
