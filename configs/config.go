@@ -184,8 +184,8 @@ type Retry struct {
 
 // CatchUp bounds what is run late.
 type CatchUp struct {
-	// Window is the age beyond which a tick is missed. Default: the job's period, from
-	// 1m to 1h.
+	// Window is the age beyond which a tick is missed. At least lease + 2s, after which
+	// a tick whose owner died has been found. Default: the job's period, from 1m to 1h.
 	Window time.Duration `yaml:"window"`
 	// Most is how many ticks are caught up. Default 100.
 	Most int `yaml:"most"`

@@ -183,8 +183,9 @@ func WithGate(g Gate) Option { return func(o *jobOptions) { o.gate = g } }
 func OnMisfire(m Misfire) Option { return func(o *jobOptions) { o.misfire = m } }
 
 // CatchUp bounds what the misfire policy runs: ticks older than window, and all
-// but the latest most, are missed. Defaults: the job's period, at least a minute
-// and at most an hour; 100 ticks.
+// but the latest most, are missed. A window below lease + 2 s is refused: a tick whose
+// owner died may be found as late as that. Defaults: the job's period, at least a minute
+// and at most an hour, or lease + 2 s where that is more; 100 ticks.
 func CatchUp(window time.Duration, most int) Option {
 	return func(o *jobOptions) { o.window, o.maxCatchup = window, most }
 }

@@ -119,7 +119,7 @@ func prepare(cfg *Config, given Job) (*job, error) {
 		setDefault(&o.overlap, OverlapSkip)
 		setDefault(&o.maxCatchup, defaultCatchUp)
 		setDefault(&o.attempts, 1)
-		if err := j.parse(cfg.Namespace); err != nil {
+		if err := j.parse(cfg); err != nil {
 			return nil, err
 		}
 	} else {
@@ -168,11 +168,14 @@ func prepare(cfg *Config, given Job) (*job, error) {
 		return bad("retry: %d attempts from %v to %v make no sense", o.attempts, o.backoffBase, o.backoffMax)
 	case o.window < 0 || o.maxCatchup < 0:
 		return bad("catch-up: a window of %v and %d ticks make no sense", o.window, o.maxCatchup)
+	case j.kind == kindCron && o.window < leastWindow(cfg):
+		return bad("catch_up.window: %v is below %v: a tick whose owner died is found up to a lease (%v) and %v after it, so a shorter window would miss it: lengthen the window, or shorten the lease",
+			o.window, leastWindow(cfg), cfg.Lease, leastWindow(cfg)-cfg.Lease)
 	}
 	return j, cfg.Retention.keeps(j)
 }
 
-func (j *job) parse(namespace string) error {
+func (j *job) parse(cfg *Config) error {
 	opts := cronspec.Options{Zone: j.o.zone, Gap: j.o.gap, Fold: j.o.fold}
 	if strings.HasPrefix(j.expr, "TZ=") || strings.HasPrefix(j.expr, "CRON_TZ=") {
 		opts.Zone = "" // the spec names its own; Config.TimeZone is only a default
@@ -189,14 +192,22 @@ func (j *job) parse(namespace string) error {
 		if !ok {
 			return fmt.Errorf("spread moves @every schedules only, not %q", j.expr)
 		}
-		opts.Offset = cronspec.SpreadOffset(namespace, j.name, every)
+		opts.Offset = cronspec.SpreadOffset(cfg.Namespace, j.name, every)
 		if spec, err = cronspec.Parse(j.expr, opts); err != nil {
 			return err
 		}
 	}
 	j.spec, j.hash, j.marshalled = spec, spec.Hash(), spec.Marshal()
-	setDefault(&j.o.window, min(max(spec.Period(time.Now()), minWindow), maxWindow))
+	setDefault(&j.o.window, max(min(max(spec.Period(time.Now()), minWindow), maxWindow), leastWindow(cfg)))
 	return nil
+}
+
+// leastWindow is the shortest catch-up window that can be kept: at that age the sweep
+// has looked, of which one is a lease and its jitter after the other, and has asked the
+// store.
+func leastWindow(cfg *Config) time.Duration {
+	const asked = 500 * time.Millisecond
+	return cfg.Lease + settleGrace + sweepJitter + asked
 }
 
 // learn takes over what the store says of the job, unless more recent is known.
