@@ -90,6 +90,7 @@ func (s *Scheduler) claim(ctx context.Context, j *job, run store.ClaimRun, adm a
 		}
 		a, err := s.claims.ask(s.alive, claimAsk{run}, nil)
 		if err != nil {
+			s.log.Warn("stopped without an answer to a claim; if it was carried out, the run is taken over when its lease ends", "job", j.name, "tick", run.Key.Tick.String())
 			s.release(adm)
 			return 0
 		}
@@ -159,6 +160,12 @@ type claimAnswer struct {
 // claimBatch claims all runs that are asked for together in one transaction.
 func (s *Scheduler) claimBatch(asks []claimAsk) []claimAnswer {
 	answers := make([]claimAnswer, len(asks))
+	if err := s.intake.Err(); err != nil {
+		for i := range answers {
+			answers[i].err = err // they stood behind others when the stop began
+		}
+		return answers
+	}
 	req := store.ClaimRequest{
 		Namespace: s.cfg.Namespace, Owner: s.owner, OwnerLabel: s.cfg.Label, Lease: s.cfg.Lease,
 		Runs: make([]store.ClaimRun, len(asks)),

@@ -13,7 +13,7 @@ import (
 // Stop drains: nothing new is taken, heartbeats go on, and runs in progress may
 // finish until the drain timeout or the end of ctx. Then their contexts end, and
 // after a last grace the scheduler is done, whether or not every handler has
-// returned; the error names those that have not. Safe to call twice, at once,
+// returned or the store answers; the error names the runs that have not ended. Safe to call twice, at once,
 // and before Start; a second call waits for the first and gives its answer.
 func (s *Scheduler) Stop(ctx context.Context) error {
 	s.mu.Lock()
@@ -41,20 +41,21 @@ func (s *Scheduler) drain(ctx context.Context) error {
 	}
 	s.endIntake()
 	s.lead.retire()
-	s.intakeWG.Wait()
-	runs := done(&s.runWG)
+	// A claim that the store has not answered is waited for as a run is: it may have made
+	// us the owner of one, which is given back then.
+	over := done(&s.intakeWG, &s.runWG)
 	var left []string
-	if !within(runs, soft.Done()) {
+	if !within(over, soft.Done()) {
 		s.endWork(ErrDraining)
-		if !within(runs, time.After(grace)) {
+		if !within(over, time.After(grace)) {
 			left = s.heart.names()
 			close(s.stopping) // every run is let go of, its handler perhaps goes on
-			within(runs, time.After(lastWords))
+			within(over, time.After(lastWords))
 		}
 	}
 	s.endWork(ErrDraining)
-	s.endAlive() // a record that the store does not take is given up
-	<-runs
+	s.endAlive() // a request that the store does not answer is given up
+	<-over
 	s.backWG.Wait()
 	s.closeJournal()
 	s.mu.Lock()
@@ -84,11 +85,13 @@ func within[T any](done <-chan struct{}, limit <-chan T) bool {
 	}
 }
 
-// done is closed when wg is.
-func done(wg *sync.WaitGroup) <-chan struct{} {
+// done is closed when all groups are.
+func done(groups ...*sync.WaitGroup) <-chan struct{} {
 	c := make(chan struct{})
 	go func() {
-		wg.Wait()
+		for _, wg := range groups {
+			wg.Wait()
+		}
 		close(c)
 	}()
 	return c
