@@ -119,9 +119,9 @@ func (c *call) end(ctx context.Context, a *Attempt, err error) error {
 }
 
 // unlessRecorded is err, with the news that it could not be recorded. That another
-// attempt has the run is none: there is nothing left to record.
+// attempt has the run is none, nor that it was canceled: there is nothing left to record.
 func (c *call) unlessRecorded(err, recording error) error {
-	if recording == nil || errors.Is(recording, ErrFenced) {
+	if recording == nil || errors.Is(recording, ErrFenced) || errors.Is(recording, store.ErrCanceled) {
 		return err
 	}
 	return fmt.Errorf("%w (that could not be recorded, so the key is held until its lease ends: %w)", err, recording)
@@ -234,7 +234,7 @@ func (c *call) replay(e store.Execution) (Reply[[]byte], error) {
 func failure(e store.Execution) *Failure {
 	f := &Failure{Code: e.ErrorCode, Text: e.ErrorText, Replayed: true}
 	switch {
-	case e.Reason != store.ReasonNone:
+	case e.Reason != store.ReasonNone && e.State != store.StateCanceled:
 		f.Code = string(e.Reason)
 	case f.Code == "":
 		f.Code = e.State.String()

@@ -19,7 +19,6 @@ func TestCrashPolicyOfRowAndJob(t *testing.T) {
 	ends := map[string]func(t *testing.T, r *schedulertest.Replica){
 		"killed": func(_ *testing.T, r *schedulertest.Replica) { r.Kill() },
 		"drained": func(t *testing.T, r *schedulertest.Replica) {
-			//nolint:errcheck // a deaf handler is told, and none here cares
 			r.Stop(t.Context())
 			r.Kill()
 		},

@@ -52,7 +52,7 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 	if !entered {
 		// A stop, or a run without a record, came between question and answer: another
 		// replica shall run it, now if the store takes this, else when the lease ends.
-		if err, _ := s.finishes.ask(s.alive, store.Finish{Ref: exec.Ref(), State: store.StatePending, Unstarted: true}, nil); err != nil {
+		if err, _ := s.finishes.ask(s.alive, store.Finish{Ref: exec.Ref(), State: store.StatePending, Unstarted: true}, nil); err != nil && !errors.Is(err, store.ErrCanceled) {
 			a.log().Debug("run claimed and not started is not given back; it is taken over when its lease ends", "error", err)
 		}
 		a.cancel(ErrDraining)
@@ -93,6 +93,9 @@ func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant,
 				}
 			})
 			end.recording = since(began)
+			if errors.Is(recorded, store.ErrCanceled) {
+				end.verdict.State, recorded = store.StateCanceled, nil
+			}
 			end.fenced = errors.Is(recorded, store.ErrFenced)
 			end.unrecorded = recorded != nil && !end.fenced
 		}
@@ -319,7 +322,7 @@ func (s *Scheduler) record(a *attempt, f store.Finish, waiting func()) error {
 		if stopped != nil {
 			return stopped
 		}
-		if err == nil || errors.Is(err, store.ErrFenced) {
+		if err == nil || errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrCanceled) {
 			return err
 		}
 		if !errors.Is(err, store.ErrUnavailable) {

@@ -349,9 +349,12 @@ func (s *Scheduler) settleEntry(e journal.Entry) (settled bool, err error) {
 	if err == nil {
 		err = answers[0]
 	}
-	if errors.Is(err, store.ErrFenced) {
+	switch {
+	case errors.Is(err, store.ErrFenced):
 		s.settledEntry(e, store.StateRunning, true)
 		return true, nil
+	case errors.Is(err, store.ErrCanceled):
+		end.State, err = store.StateCanceled, nil
 	}
 	if err != nil {
 		return false, err

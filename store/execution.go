@@ -74,14 +74,38 @@ type CrashEnd struct {
 }
 
 // CrashEnd judges a running execution whose owner died, by its own policy or that of
-// its job, whichever is the stricter. The zero CrashEnd lets it run again.
+// its job, whichever is the stricter. One that would be run again, and that somebody
+// asked to end, is canceled. The zero CrashEnd lets it run again.
 func (e *Execution) CrashEnd(job OnCrash) CrashEnd {
 	state, reason := e.OnCrash.Stricter(job).End()
 	switch {
 	case state != StatePending:
 		return CrashEnd{State: state, Reason: reason}
+	case e.CancelRequested:
+		return CrashEnd{State: StateCanceled, Reason: ReasonLost}
 	case e.MaxAttempts > 0 && e.Attempt >= e.MaxAttempts:
 		return CrashEnd{StateFailed, ReasonPoison, fmt.Sprintf("lease lost on attempt %d of %d", e.Attempt, e.MaxAttempts)}
 	}
 	return CrashEnd{}
+}
+
+// Applied tells by the execution what became of a finish that changed nothing: nil or
+// ErrCanceled if the same finish was applied before, else ErrFenced.
+func (f *Finish) Applied(e *Execution) error {
+	left := f.Ref.Attempt
+	if f.Unstarted {
+		left--
+	}
+	// The settling of a dead owner's run leaves attempt and owner as they were: its
+	// reason tells it from the owner's own finish.
+	crashed := e.Reason == ReasonLost || e.Reason == ReasonPoison
+	switch {
+	case e.Namespace != f.Ref.Namespace || e.Owner != f.Ref.Owner || e.Attempt != left:
+	case f.Reason != e.Reason && (f.Reason != ReasonNone || crashed):
+	case e.State == f.State:
+		return nil
+	case f.State == StatePending && e.State == StateCanceled && e.CancelRequested:
+		return ErrCanceled
+	}
+	return ErrFenced
 }

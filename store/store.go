@@ -40,7 +40,8 @@ type Store interface {
 	// TakeOver deals with running rows whose lease has ended: each is handed to
 	// the caller as a new attempt, or settled by its crash policy or that of its job
 	// (FetchRequest.OnCrash), whichever is the stricter. A row to be rerun
-	// whose attempts are used up becomes failed(poison).
+	// whose attempts are used up becomes failed(poison), and one that was asked to end
+	// canceled(lost).
 	TakeOver(ctx context.Context, r FetchRequest) (TakenOver, error)
 
 	// Heartbeat starts the leases of the caller's running rows anew, in one
@@ -49,8 +50,9 @@ type Store interface {
 
 	// Finish moves rows out of running, each guarded by its Ref, in one
 	// transaction. The answer has one entry per row, in order: nil, ErrFenced
-	// when the attempt no longer holds the row (or there is no such row), or an error
-	// of that row. A repeat of a finish that was applied is answered nil.
+	// when the attempt no longer holds the row (or there is no such row), ErrCanceled
+	// when it was to be pending and is canceled, as somebody had asked, or an error
+	// of that row. A repeat of a finish that was applied is answered alike.
 	Finish(ctx context.Context, rows []Finish) ([]error, error)
 
 	// Survey reads the jobs' states without a lock. Empty jobs means all.
@@ -72,7 +74,9 @@ type Store interface {
 	SetPause(ctx context.Context, p Pause) (JobState, error)
 
 	// Cancel ends a pending run at once and asks a running one to end: its owner
-	// sees that at the next heartbeat. The answer is the row afterwards.
+	// sees that at the next heartbeat. There is no other attempt of it: where it would
+	// be pending again, or be run again after its owner's death, it is canceled.
+	// The answer is the row afterwards.
 	Cancel(ctx context.Context, ns string, id ID) (Execution, error)
 
 	// Retry makes a run that failed, was canceled or is indeterminate pending again,
@@ -126,6 +130,9 @@ var (
 	// ErrFenced says that the attempt no longer holds its run: another attempt or
 	// owner does, or it is finished. What was to be written with it must not be.
 	ErrFenced = errors.New("store: fenced: this attempt no longer holds the run")
+	// ErrCanceled answers a finish as pending of a run that somebody had asked to end:
+	// it is recorded as canceled instead.
+	ErrCanceled = errors.New("store: the run was asked to end, and is canceled")
 	// ErrNotFound says that there is no such record.
 	ErrNotFound = errors.New("store: not found")
 	// ErrSchema matches errors of a database whose tables are missing, older or
@@ -168,7 +175,7 @@ type NewExecution struct {
 	RunAt       Millis        // 0: the store's time now
 	Delay       time.Duration // added to RunAt
 	Priority    int
-	MaxAttempts int // 0: no bound; for an enqueued row DefaultMaxAttempts
+	MaxAttempts int     // 0: no bound; for an enqueued row DefaultMaxAttempts
 	OnCrash     OnCrash // that of the job counts where it is stricter
 	Timeout     time.Duration
 	Mode        Mode

@@ -180,7 +180,8 @@ func (s *Store) finishGroup(ctx context.Context, c sqldialect.Conn, rows []store
 		answers[n] = store.ErrFenced
 		at[rows[n].Ref.ID] = append(at[rows[n].Ref.ID], n)
 	}
-	query, args := s.finishSQL(c.Dialect, &rows[group[0]], refs)
+	first := &rows[group[0]]
+	query, args := s.finishSQL(c.Dialect, first, refs, false)
 	done := func(id store.ID) {
 		for _, n := range at[id] {
 			answers[n] = nil
@@ -214,11 +215,17 @@ func (s *Store) finishGroup(ctx context.Context, c sqldialect.Conn, rows []store
 	if len(at) == 0 {
 		return nil
 	}
+	if first.State == store.StatePending {
+		query, args := s.finishSQL(c.Dialect, first, refs, true)
+		if _, err := c.Exec(ctx, query, args...); err != nil {
+			return err
+		}
+	}
 	return s.repeats(ctx, c, rows, at, answers)
 }
 
-// repeats finds the rows that were not changed because the same finish was
-// applied before.
+// repeats answers by the rows as they are now: those that were not changed because the
+// same finish was applied before, and those that were asked to end.
 func (s *Store) repeats(ctx context.Context, c sqldialect.Conn, rows []store.Finish, at map[store.ID][]int, answers []error) error {
 	var args []any
 	for id := range at {
@@ -231,33 +238,22 @@ func (s *Store) repeats(ctx context.Context, c sqldialect.Conn, rows []store.Fin
 	for i := range found {
 		r := &found[i]
 		for _, n := range at[r.ID] {
-			if applied(r, &rows[n]) {
-				answers[n] = nil
-			}
+			answers[n] = rows[n].Applied(&r.Execution)
 		}
 	}
 	return nil
 }
 
-// applied reports whether the row is as this finish left it.
-func applied(r *row, f *store.Finish) bool {
-	left := f.Ref.Attempt
-	if f.Unstarted {
-		left--
-	}
-	if r.Namespace != f.Ref.Namespace || r.Owner != f.Ref.Owner || r.State != f.State || r.Attempt != left {
-		return false
-	}
-	// The settling of a dead owner's run leaves attempt and owner as they were: its
-	// reason tells it from the owner's own finish.
-	crashed := r.Reason == store.ReasonLost || r.Reason == store.ReasonPoison
-	return f.Reason == r.Reason || f.Reason == store.ReasonNone && !crashed
-}
-
 // finishSQL is the guarded move out of running. All refs have one namespace and
 // owner. A queue run with a lock key that waits for its retry keeps its active
-// key, so that the order per key holds; every other move frees it.
-func (s *Store) finishSQL(d *sqldialect.Dialect, f *store.Finish, refs []store.Ref) (string, []any) {
+// key, so that the order per key holds; every other move frees it. A finish as pending
+// is for runs that nobody has asked to end; with asked it is for the others, and
+// cancels them.
+func (s *Store) finishSQL(d *sqldialect.Dialect, f *store.Finish, refs []store.Ref, asked bool) (string, []any) {
+	state := f.State
+	if asked {
+		state = store.StateCanceled
+	}
 	var query strings.Builder
 	query.Grow(512)
 	args := make([]any, 0, 10+3*len(refs))
@@ -276,17 +272,23 @@ func (s *Store) finishSQL(d *sqldialect.Dialect, f *store.Finish, refs []store.R
 		write("mode = ?, ")
 		args = append(args, f.Mode)
 	}
-	if f.State == store.StatePending {
+	if f.Unstarted {
+		write("started_ms = CASE WHEN attempt <= 1 THEN 0 ELSE started_ms END, attempt = attempt - 1, ")
+	}
+	if state == store.StatePending {
 		write("run_at_ms = ", d.NowMillis, " + ?, active_hash = CASE WHEN lock_key <> '' AND class = 4 THEN active_hash END, ")
 		args = append(args, f.Delay.Milliseconds())
-		if f.Unstarted {
-			write("started_ms = CASE WHEN attempt <= 1 THEN 0 ELSE started_ms END, attempt = attempt - 1, ")
-		}
 	} else {
 		write("finished_ms = ", d.NowMillis, ", active_hash = NULL, dedup_hash = NULL, ")
 	}
 	write("state = ? WHERE ", s.t.ofNS, " AND state = 2")
-	args = append(args, f.State, f.Ref.Namespace)
+	args = append(args, state, f.Ref.Namespace)
+	switch {
+	case asked:
+		write(" AND cancel_requested = 1")
+	case state == store.StatePending:
+		write(" AND cancel_requested = 0")
+	}
 	if !mutation.On("attempt-guard") {
 		write(" AND owner = ?")
 		args = append(args, f.Ref.Owner[:])
@@ -322,7 +324,7 @@ func text(s string) string {
 }
 
 // FinishTx moves a run out of running within the caller's transaction, by
-// exactly one statement (two where it sends the run back to be tried again),
+// exactly one statement (a few where it sends the run back to be tried again),
 // guarded by attempt and owner. It belongs last in the
 // transaction, so that the row is locked for a moment only. If the attempt no
 // longer holds the run the answer is store.ErrFenced, and the transaction must be
@@ -335,8 +337,12 @@ func (s *Store) FinishTx(ctx context.Context, tx *gorm.DB, f store.Finish) error
 	if err := checkFinish(&f); err != nil {
 		return err
 	}
-	query, args := s.finishSQL(c.Dialect, &f, []store.Ref{f.Ref})
+	query, args := s.finishSQL(c.Dialect, &f, []store.Ref{f.Ref}, false)
 	n, err := c.Exec(ctx, query, args...)
+	if err == nil && n == 0 && f.State == store.StatePending {
+		query, args = s.finishSQL(c.Dialect, &f, []store.Ref{f.Ref}, true)
+		n, err = c.Exec(ctx, query, args...)
+	}
 	if err != nil {
 		return s.fail("finish in a transaction", err)
 	}

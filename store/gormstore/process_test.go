@@ -348,6 +348,25 @@ func TestFinishTxGoesWithTheTransaction(t *testing.T) {
 	}
 }
 
+// A transaction that sends a canceled run back to be tried again is not lost, and the
+// run ends.
+func TestFinishTxOfACanceledRun(t *testing.T) {
+	p := withEffects(t)
+	x := p.started(cron("job", p.register("job")))
+	if _, err := p.s.Cancel(p.ctx, space, x.ID); err != nil {
+		t.Fatal(err)
+	}
+	p.must(p.db.Transaction(func(tx *gorm.DB) error {
+		return p.s.FinishTx(p.ctx, tx, store.Finish{Ref: x.Ref(), State: store.StatePending, ErrorText: "why"})
+	}))
+	if got, err := p.s.Get(p.ctx, space, x.ID); err != nil || got.State != store.StateCanceled || got.ErrorText != "why" {
+		t.Errorf("%v, %q, %v", got.State, got.ErrorText, err)
+	}
+	if got, err := p.s.Attempts(p.ctx, space, x.ID); err != nil || len(got) != 0 {
+		t.Errorf("attempts %+v, %v", got, err)
+	}
+}
+
 func TestEnqueueGoesWithTheTransaction(t *testing.T) {
 	p := withEffects(t)
 	put := func(undo bool) {

@@ -43,46 +43,36 @@ func (sp *space) finish(f *store.Finish, now store.Millis) error {
 		return store.ErrFenced
 	}
 	if r.State != store.StateRunning || r.Attempt != f.Ref.Attempt {
-		if applied(r, f) {
-			return nil
-		}
-		return store.ErrFenced
+		return f.Applied(&r.Execution)
 	}
-	sp.leave(r, f.State, f.Reason, now)
+	state := f.State
+	if state == store.StatePending && r.CancelRequested {
+		state = store.StateCanceled
+	}
+	sp.leave(r, state, f.Reason, now)
 	if f.Mode != store.ModeNone {
 		r.Mode = f.Mode
 	}
 	r.Result, r.ErrorCode, r.ErrorText = bytes.Clone(f.Result), f.ErrorCode, f.ErrorText
-	if f.State != store.StatePending {
-		return nil
-	}
-	r.RunAt = now.Add(f.Delay)
 	if f.Unstarted {
 		if r.Attempt--; r.Attempt == 0 {
 			r.Started = 0
 		}
-	} else {
+	}
+	if state != store.StatePending {
+		if state != f.State {
+			return store.ErrCanceled
+		}
+		return nil
+	}
+	r.RunAt = now.Add(f.Delay)
+	if !f.Unstarted {
 		r.supersede(store.EndRetry, now, "")
 	}
 	if r.Key.Class == store.ClassKey && r.LockKey != "" && !r.Active.IsZero() {
 		sp.active[r.Active] = r // the order of the lock key outlives the wait
 	}
 	return nil
-}
-
-// applied reports whether the row is as this finish left it.
-func applied(r *row, f *store.Finish) bool {
-	left := f.Ref.Attempt
-	if f.Unstarted {
-		left--
-	}
-	if r.State != f.State || r.Attempt != left {
-		return false
-	}
-	// The settling of a dead owner's run leaves attempt and owner as they were: its
-	// reason tells it from the owner's own finish.
-	crashed := r.Reason == store.ReasonLost || r.Reason == store.ReasonPoison
-	return f.Reason == r.Reason || f.Reason == store.ReasonNone && !crashed
 }
 
 // Cancel implements [store.Store].

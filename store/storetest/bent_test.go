@@ -30,7 +30,9 @@ type bent struct {
 	late     bool                                  // claims of settled ticks go on
 	unmarked bool                                  // prunes leave no watermark
 	forgets  bool                                  // attempts are not kept
-	prune    func(*store.PruneRequest)             // bends a prune
+
+	forgetful bool                      // nobody is asked to end
+	prune     func(*store.PruneRequest) // bends a prune
 }
 
 func newBent(how func(*bent)) *bent {
@@ -191,6 +193,13 @@ func (b *bent) Prune(ctx context.Context, r store.PruneRequest) (store.Pruned, e
 	return b.mem.Prune(ctx, r)
 }
 
+func (b *bent) Cancel(ctx context.Context, ns string, id store.ID) (store.Execution, error) {
+	if b.forgetful {
+		return b.mem.Get(ctx, ns, id)
+	}
+	return b.mem.Cancel(ctx, ns, id)
+}
+
 func (b *bent) Attempts(ctx context.Context, ns string, id store.ID) ([]store.Attempt, error) {
 	list, err := b.mem.Attempts(ctx, ns, id)
 	if b.forgets {
@@ -308,6 +317,14 @@ var bends = map[string]struct {
 	"crash policy of the job": {
 		func(b *bent) { b.takeOver = func(r *store.FetchRequest) { r.OnCrash = nil } },
 		"takeover/the_stricter", "of the crash policies of a run and its job the stricter counts",
+	},
+	"request to end a run": {
+		func(b *bent) { b.forgetful = true },
+		"finish/asked", "a run that was asked to end is not run again",
+	},
+	"request to end a run of a dead owner": {
+		func(b *bent) { b.forgetful = true },
+		"takeover/asked", "a run that was asked to end is not run again",
 	},
 	"attempt cap": {
 		func(b *bent) { b.row = func(n *store.NewExecution) { n.MaxAttempts = 0 } },

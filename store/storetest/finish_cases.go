@@ -17,6 +17,7 @@ var finishCases = []suiteCase{
 	{"finish/unstarted", finishUnstarted},
 	{"finish/many in one call", finishMany},
 	{"finish/of two only one", finishRace},
+	{"finish/asked to end", finishAsked},
 	{"cancel", cancelCases},
 	{"revive", reviveCases},
 }
@@ -256,6 +257,85 @@ func finishRace(e *env) {
 	if len(won) != 1 || e.get(x.ID).State != won[0] {
 		e.broken(finishGuard, "accepted %v, stored %v", won, e.get(x.ID).State)
 	}
+}
+
+const askedToEnd = "a run that was asked to end is not run again: it is canceled where it would be"
+
+func finishAsked(e *env) {
+	e.register("mail")
+	keyed := func(name string) store.Execution {
+		n := row(queueKey("mail", name))
+		n.LockKey, n.Dedup = name, store.HashOf("dedup", name)
+		e.enqueue(n)
+		return one(e, e.fetch(long, 1, "mail").Runs)
+	}
+	cancel := func(x store.Execution) {
+		_, err := e.s.Cancel(e.ctx, space, x.ID)
+		e.must(err)
+	}
+	var rows []store.Finish
+	for i, f := range []store.Finish{
+		{State: store.StatePending, Delay: time.Millisecond, ErrorCode: "c", ErrorText: "t"},
+		{State: store.StatePending, Unstarted: true},
+		{State: store.StatePending},
+		{State: store.StatePending},
+		{State: store.StateFailed},
+		{State: store.StateSucceeded},
+	} {
+		x := keyed(fmt.Sprint(i))
+		f.Ref = x.Ref()
+		if i != 3 { // which nobody asked
+			cancel(x)
+		}
+		rows = append(rows, f)
+	}
+	for range 2 { // the second time is a repeat
+		var versions []int64
+		errs, err := e.s.Finish(e.ctx, rows)
+		e.must(err)
+		for i, want := range []error{store.ErrCanceled, store.ErrCanceled, store.ErrCanceled, nil, nil, nil} {
+			if !errors.Is(errs[i], want) {
+				e.broken(askedToEnd, "answer %d: got %v, want %v", i, errs[i], want)
+			}
+			x := e.get(rows[i].Ref.ID)
+			state := rows[i].State
+			if want != nil {
+				state = store.StateCanceled
+			}
+			same(e, askedToEnd, fmt.Sprint("state ", i), x.State, state)
+			same(e, askedToEnd, fmt.Sprint("has an end ", i), x.Finished != 0, state != store.StatePending)
+			versions = append(versions, x.Version)
+		}
+		_, err = e.s.Finish(e.ctx, rows)
+		e.must(err)
+		for i, v := range versions {
+			same(e, askedToEnd, fmt.Sprint("version after a repeat ", i), e.get(rows[i].Ref.ID).Version, v)
+		}
+	}
+	first, back := e.get(rows[0].Ref.ID), e.get(rows[1].Ref.ID)
+	same(e, askedToEnd, "error", first.ErrorCode+first.ErrorText, "ct")
+	same(e, askedToEnd, "attempt", first.Attempt, 1)
+	same(e, askedToEnd, "attempts of one that was not started", fmt.Sprint(back.Attempt, int64(back.Started)), "0 0")
+	same(e, keptAttempts, "of a run that was canceled", len(e.attempts(first.ID)), 0)
+	e.until(e.now())
+	same(e, askedToEnd, "rows to be run", len(e.fetch(long, 10, "mail").Runs), 1)
+	for _, name := range []string{"0", "1", "2"} { // nothing is held any more
+		n := row(queueKey("mail", "after "+name))
+		n.LockKey, n.Dedup = name, store.HashOf("dedup", name)
+		same(e, askedToEnd, "next of its keys", e.enqueue(n)[0].Outcome, store.OutcomeEnqueued)
+	}
+	next := e.fetch(long, 10, "mail").Runs
+	same(e, askedToEnd, "next of its lock keys that run", len(next), 3)
+	for _, x := range next {
+		e.end(x, store.StateSucceeded)
+	}
+
+	rival := first.Ref()
+	rival.Owner = store.NewOwner()
+	e.fenced("a rival's retry of a canceled run", store.Finish{Ref: rival, State: store.StatePending})
+	e.retry(first.ID, "ann")
+	x := one(e, e.fetch(long, 10, "mail").Runs)
+	e.must(e.finish(store.Finish{Ref: x.Ref(), State: store.StatePending})) // that request was another attempt's
 }
 
 func cancelCases(e *env) {

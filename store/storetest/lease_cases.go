@@ -17,6 +17,7 @@ var leaseCases = []suiteCase{
 	{"takeover/crash policies", crashPolicies},
 	{"takeover/the stricter policy", stricterPolicy},
 	{"takeover/attempt cap", poison},
+	{"takeover/asked to end", takeOverAsked},
 	{"takeover/jobs, limit, more", takeOverLimit},
 }
 
@@ -287,6 +288,44 @@ func poison(e *env) {
 	if e.finish(store.Finish{Ref: x.Ref(), State: store.StateFailed}) == nil {
 		e.broken(finishGuard, "the dead owner finished what the cap had settled")
 	}
+}
+
+func takeOverAsked(e *env) {
+	tick := e.register("report")
+	var rows []store.Execution
+	for i, c := range []store.ClaimRun{cron("report", tick), free("report", tick+1), free("report", tick+2), free("report", tick+3)} {
+		if i == 1 {
+			c.OnCrash = store.CrashIndeterminate // what may have happened stays so
+		}
+		c.MaxAttempts = i % 3 // 2: used up
+		x := e.start(brief, c)
+		rows = append(rows, x)
+		if i == 3 {
+			break // which nobody asked
+		}
+		_, err := e.s.Cancel(e.ctx, space, x.ID)
+		e.must(err)
+	}
+	e.until(rows[3].LeaseUntil)
+	dead := e.owner
+	e.owner = store.NewOwner()
+	t := e.takeOver(long, 10, "report")
+	same(e, askedToEnd, "rows handed over", fmt.Sprint(names(t.Runs)), fmt.Sprint(names(rows[3:])))
+	same(e, askedToEnd, "rows settled", len(t.Settled), 3)
+	for i, want := range []store.State{store.StateCanceled, store.StateIndeterminate, store.StateCanceled} {
+		x := e.get(rows[i].ID)
+		same(e, askedToEnd, fmt.Sprint("state and reason ", i), fmt.Sprint(x.State, x.Reason), fmt.Sprint(want, store.ReasonLost))
+		same(e, askedToEnd, fmt.Sprint("answer ", i), t.Settled[i].State, want)
+		same(e, askedToEnd, fmt.Sprint("attempt and lease ", i), fmt.Sprint(x.Attempt, x.LeaseUntil), fmt.Sprint(1, store.Millis(0)))
+		for _, st := range []store.State{store.StateCanceled, store.StatePending, store.StateSucceeded} {
+			ref := rows[i].Ref()
+			ref.Owner = dead
+			e.fenced("the dead owner, as "+st.String(), store.Finish{Ref: ref, State: st})
+		}
+	}
+	refuse := cron("report", tick+4)
+	refuse.Busy = store.BusyRefuse
+	same(e, askedToEnd, "claim of its active key", e.claim(long, refuse)[0].Outcome, store.OutcomeStarted)
 }
 
 func takeOverLimit(e *env) {

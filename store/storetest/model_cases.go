@@ -229,6 +229,9 @@ func (m *model) takeOver() {
 			store.CrashFail: store.StateFailed, store.CrashNextTick: store.StateMissed, store.CrashIndeterminate: store.StateIndeterminate,
 		}[r.OnCrash]
 		why := store.ReasonLost
+		if end == 0 && r.CancelRequested {
+			end = store.StateCanceled
+		}
 		if end == 0 && r.MaxAttempts > 0 && r.Attempt >= r.MaxAttempts {
 			end, why = store.StateFailed, store.ReasonPoison
 		}
@@ -285,6 +288,10 @@ func (m *model) finish() {
 		return // perhaps a repeat, which has a case of its own
 	}
 	err := m.env.finish(f)
+	if r != nil && r.CancelRequested && f.State == store.StatePending {
+		same(m.env, askedToEnd, "answer for "+r.Key.String(), errors.Is(err, store.ErrCanceled), true)
+		f.State, err = store.StateCanceled, nil
+	}
 	if r == nil {
 		if !errors.Is(err, store.ErrFenced) {
 			m.broken(finishGuard, "finish of %s by attempt %d: got %v, want ErrFenced", m.rows[ref.ID].Key, ref.Attempt, err)

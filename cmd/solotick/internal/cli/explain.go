@@ -222,7 +222,11 @@ func runInWords(e store.Execution, now store.Millis) string {
 		if e.Attempt == 0 {
 			return "Somebody canceled it before it ran."
 		}
-		return fmt.Sprintf("It was canceled at %s, on attempt %d.", instant(e.Finished), e.Attempt)
+		text := fmt.Sprintf("It was canceled at %s, on attempt %d", instant(e.Finished), e.Attempt)
+		if e.Reason == store.ReasonLost {
+			text += ", in which its worker died"
+		}
+		return text + "."
 	case store.StateIndeterminate:
 		return fmt.Sprintf("It may have had its effect: its worker was lost at attempt %d, and the job must not run twice. Find out; 'solotick retry %s' runs it again.", e.Attempt, e.ID)
 	case store.StateSkipped, store.StateMissed:

@@ -146,6 +146,8 @@ func (o *onceRun) work(ctx context.Context, exec store.Execution, sent leasecloc
 	switch {
 	case errors.Is(err, store.ErrFenced):
 		return &exitError{code: exitLost, err: fmt.Errorf("the command ended with code %d, but %s had been lost to another: %w", code, exec.Key, err)}
+	case errors.Is(err, store.ErrCanceled):
+		return fmt.Errorf("%s was canceled while it ran (the command's code: %d)", exec.Key, code)
 	case err != nil:
 		return fmt.Errorf("the command ended with code %d, but that could not be recorded, so a later call may run it again: %w", code, err)
 	case start != nil:
