@@ -11,6 +11,15 @@ import (
 	"github.com/solotick/solotick/store/storetest"
 )
 
+// untilHalfHour waits for the second before the next half hour, lets something go wrong,
+// and waits for the second after.
+func untilHalfHour(goWrong func()) {
+	tick := time.Now().Truncate(time.Hour).Add(30 * time.Minute)
+	time.Sleep(time.Until(tick.Add(-time.Second)))
+	goWrong()
+	time.Sleep(time.Until(tick.Add(time.Second)))
+}
+
 // TestStopWithASilentStore: a store that does not answer a claim holds a stop up for no
 // longer than a run would, however long the lease is, and what may have been claimed is
 // given back or ends by its lease.
@@ -25,14 +34,6 @@ func TestStopWithASilentStore(t *testing.T) {
 				return []scheduler.Job{scheduler.Cron("j", "30 * * * *", effect(r), gate), scheduler.Cron("k", "2 30 * * * *", effect(r), gate)}
 			},
 		})
-	}
-	// untilTick waits for the second before the tick of j, lets something go wrong, and
-	// waits for the second after.
-	untilTick := func(goWrong func()) {
-		tick := time.Now().Truncate(time.Hour).Add(30 * time.Minute)
-		time.Sleep(time.Until(tick.Add(-time.Second)))
-		goWrong()
-		time.Sleep(time.Until(tick.Add(time.Second)))
 	}
 	stop := func(t *testing.T, r *schedulertest.Replica, patience, most time.Duration) error {
 		t.Helper()
@@ -52,7 +53,7 @@ func TestStopWithASilentStore(t *testing.T) {
 	} {
 		bubble(t, name, func(t *testing.T) {
 			r := cluster(t, scheduler.GateLock).Replicas[0]
-			untilTick(r.CutStore)
+			untilHalfHour(r.CutStore)
 			r.CutLocks()                       // the tick has one
 			_ = stop(t, r, c.patience, c.most) // there is nothing that it could have recorded
 			if r.Store.Calls(storetest.Claim) != 1 {
@@ -63,7 +64,7 @@ func TestStopWithASilentStore(t *testing.T) {
 	bubble(t, "a claim that is answered is given back", func(t *testing.T) {
 		c := cluster(t, scheduler.GateNone)
 		r := c.Replicas[0]
-		untilTick(func() {
+		untilHalfHour(func() {
 			r.Store.Arm(storetest.Fault{Delay: 6 * time.Second, Slow: true}, storetest.Claim)
 			r.Store.Arm(storetest.Fault{BlackHole: true}, storetest.Survey) // no sweep makes up for the tick
 		})
@@ -88,7 +89,7 @@ func TestStopWithASilentStore(t *testing.T) {
 	bubble(t, "a claim whose answer is lost ends by its lease", func(t *testing.T) {
 		c := cluster(t, scheduler.GateNone)
 		r := c.Replicas[0]
-		untilTick(func() { r.Store.Arm(storetest.Fault{Applied: true, BlackHole: true}, storetest.Claim) })
+		untilHalfHour(func() { r.Store.Arm(storetest.Fault{Applied: true, BlackHole: true}, storetest.Claim) })
 		claimed := time.Now()
 		if err := stop(t, r, 5*time.Second, 5*time.Second); err != nil {
 			t.Error(err)
