@@ -224,7 +224,7 @@ func (c *checker) kind(path string, j Job) {
 		c.doc.Add(path+"."+kinds[1], "stands beside "+kinds[0], "keep one of them, and make a job of its own for the other")
 	}
 	if j.Exec != nil {
-		c.doc.AddError(path+".exec", j.Exec.Validate())
+		c.doc.AddError(path+".exec", errors.Join(j.Exec.Validate(), j.Exec.CheckLease(c.Scheduler.Lease)))
 	}
 	if j.HTTP != nil {
 		c.doc.AddError(path+".http", j.HTTP.Validate())

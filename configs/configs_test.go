@@ -247,6 +247,7 @@ func TestProblems(t *testing.T) {
 		// What the scheduler would refuse, also where nothing is wrong with the values.
 		{job("retry: {attempts: 1500}"), []string{"c.yaml:6:11: jobs[0].retry: a retention of 168h0m0s is too short: the catch-up window and the retries reach "}},
 		{job("retry: {attempts: 9223372036854775807}"), []string{"c.yaml:6:21: jobs[0].retry.attempts: 9223372036854775807 is over 10000: write no more, or leave it out for the default"}},
+		{"namespace: a\nscheduler: {lease: 5s}\njobs:\n- {name: x, cron: '@daily', exec: {command: [a], grace: 30s}}", []string{"c.yaml:4:57: jobs[0].exec.grace: 30s is more than 4s, four fifths of scheduler.lease"}},
 		{job("catch_up: {window: 10ms}"), []string{"c.yaml:6:22: jobs[0].catch_up.window: 10ms is below 12s: a tick whose owner died is found up to a lease (10s) and 2s after it"}},
 		{job("catch_up: {window: 8d}\nmisfire: fire_all"), []string{"c.yaml:6:22: jobs[0].catch_up.window: a retention of 168h0m0s is too short"}},
 		{"namespace: a\nscheduler: {journal: j}\njobs:\n- {name: x, cron: '@daily', when_store_down: run, http: {url: 'https://x', idempotent: true}}", []string{

@@ -44,7 +44,7 @@ func (l *Loaded) BuildJobs(k Kinds) ([]scheduler.Job, error) {
 		switch {
 		case j.Exec != nil:
 			path += "exec"
-			h, err = k.Exec(*j.Exec, execjob.Deps{Lease: l.Scheduler.Lease, DrainTimeout: l.Scheduler.DrainTimeout})
+			h, err = k.Exec(*j.Exec, execjob.Deps{DrainTimeout: l.Scheduler.DrainTimeout})
 		case j.HTTP != nil:
 			path += "http"
 			h, err = k.HTTP(*j.HTTP, httpjob.Deps{})

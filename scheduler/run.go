@@ -15,17 +15,18 @@ import (
 // may be called from any goroutine.
 type Run struct {
 	exec    store.Execution
+	lease   time.Duration
 	settled atomic.Bool
 	mu      sync.Mutex
 	mode    store.Mode
 	result  []byte
 }
 
-func newRun(exec store.Execution, mode store.Mode) *Run {
+func (s *Scheduler) newRun(exec store.Execution, mode store.Mode) *Run {
 	if mode == store.ModeNone {
 		mode = exec.Mode
 	}
-	return &Run{exec: exec, mode: mode}
+	return &Run{exec: exec, lease: s.cfg.Lease, mode: mode}
 }
 
 // ID of the stored execution.
@@ -52,6 +53,10 @@ func (r *Run) Attempt() int { return r.exec.Attempt }
 // claim of the job (or lock key). A resource that remembers the highest it has
 // seen can refuse a process that woke too late.
 func (r *Run) Fence() int64 { return r.exec.Fence }
+
+// Lease is Config.Lease. A handler that has not returned so long after its context has
+// ended is left behind, and the next run of the job may begin beside it.
+func (r *Run) Lease() time.Duration { return r.lease }
 
 // Mode is the degradation mode the run is made under, empty while it holds its
 // gate.

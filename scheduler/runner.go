@@ -38,7 +38,7 @@ const maxErrorText = 4 << 10
 // start runs a claimed execution in the background. Sent is when the claim was
 // sent: the lease is trusted from there. Done, if not nil, is called at the end.
 func (s *Scheduler) start(j *job, exec store.Execution, sent leaseclock.Instant, adm admission, done func()) {
-	a := &attempt{s: s, job: j, Run: newRun(exec, adm.mode)}
+	a := &attempt{s: s, job: j, Run: s.newRun(exec, adm.mode)}
 	a.ctx, a.cancel = context.WithCancelCause(s.work)
 	started := RunStarted{Execution: exec, Mode: a.Mode(), Gate: adm.asked, Claim: adm.claimed}
 	if j.spec != nil {

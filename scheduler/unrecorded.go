@@ -128,7 +128,7 @@ type unrecordedEnd struct {
 func (s *Scheduler) startUnrecorded(j *job, key store.Key, adm admission) {
 	began := s.clock.now()
 	exec := store.Execution{Namespace: s.cfg.Namespace, Key: key, Attempt: 1, State: store.StateRunning, Started: store.MillisOf(began), Owner: s.owner, OwnerLabel: s.cfg.Label, Mode: store.ModeStoreDown}
-	a := &attempt{s: s, job: j, Run: newRun(exec, store.ModeStoreDown), unrecorded: true}
+	a := &attempt{s: s, job: j, Run: s.newRun(exec, store.ModeStoreDown), unrecorded: true}
 	if !j.beginAlone() {
 		s.release(adm)
 		return

@@ -1,6 +1,7 @@
 package execjob
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,8 +23,8 @@ type Config struct {
 	// PassEnv names further variables of the worker that the command gets.
 	// Default none.
 	PassEnv []string `yaml:"pass_env"`
-	// Grace is the time between SIGTERM and SIGKILL. It is cut to a tenth of the
-	// lease where the run was lost. Default 2s.
+	// Grace is the time between SIGTERM and SIGKILL, at most four fifths of the lease.
+	// It is cut to a tenth of the lease where the run was lost. Default 2s.
 	Grace time.Duration `yaml:"grace"`
 	// PermanentCodes are exit codes after which no further attempt is made.
 	// Default none.
@@ -77,6 +78,15 @@ func (c Config) Validate() error {
 	}
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
+}
+
+// CheckLease reports a Grace that is longer than a scheduler with the lease, 0 for its
+// default of 10s, waits for a handler. Such a grace would be cut.
+func (c Config) CheckLease(lease time.Duration) error {
+	if most := mostGrace(cmp.Or(lease, 10*time.Second)); c.Grace > most {
+		return fmt.Errorf("execjob: grace: %v is more than %v, four fifths of scheduler.lease: another command of the job may run beside this one then", c.Grace, most)
+	}
+	return nil
 }
 
 func (c Config) withDefaults() Config {

@@ -17,8 +17,9 @@
 //
 // Guarantees:
 //   - When the run's context ends, the group gets SIGTERM and, at most the grace
-//     later, SIGKILL. Where the run was lost, the grace is at most a tenth of the
-//     lease, so that the command has gone before another process can take over.
+//     later, SIGKILL. The grace is at most four fifths of the lease, so that the next
+//     command of the job does not begin before; where the run was lost at most a tenth,
+//     so that the command has gone before another process can take over.
 //   - When the command ends, what is left of its group is killed.
 //   - On Linux the command itself dies with the worker, also when the worker is
 //     killed.

@@ -19,9 +19,6 @@ import (
 
 // Deps are the things passed in code.
 type Deps struct {
-	// Lease is scheduler.Config.Lease, which bounds the grace of a lost run.
-	// Default 10s.
-	Lease time.Duration
 	// DrainTimeout is scheduler.Config.DrainTimeout, which bounds the grace when the
 	// process stops. Default 10s.
 	DrainTimeout time.Duration
@@ -35,6 +32,7 @@ type run interface {
 	Tick() time.Time
 	Attempt() int
 	Fence() int64
+	Lease() time.Duration
 	Mode() store.Mode
 	Args() []byte
 	Ref() store.Ref
@@ -81,7 +79,6 @@ func New(cfg Config, deps Deps) (scheduler.Handler, error) {
 
 type command struct {
 	cfg   Config
-	lease time.Duration
 	drain time.Duration
 	log   *slog.Logger
 }
@@ -90,10 +87,7 @@ func newCommand(cfg Config, deps Deps) (*command, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	c := &command{cfg: cfg.withDefaults(), lease: deps.Lease, drain: deps.DrainTimeout, log: deps.Logger}
-	if c.lease <= 0 {
-		c.lease = 10 * time.Second
-	}
+	c := &command{cfg: cfg.withDefaults(), drain: deps.DrainTimeout, log: deps.Logger}
 	if c.drain <= 0 {
 		c.drain = 10 * time.Second
 	}
@@ -167,8 +161,13 @@ func (c *command) await(ctx context.Context, r run, g *group, ended <-chan error
 	case <-ctx.Done():
 	}
 	cause := context.Cause(ctx)
-	grace := c.grace(cause)
-	c.log.InfoContext(ctx, "command is being stopped", "job", r.Job(), "pid", g.pid, "cause", cause, "grace", grace)
+	grace := c.grace(cause, r.Lease())
+	log := c.log.With("job", r.Job(), "pid", g.pid, "cause", cause, "grace", grace)
+	if grace < c.cfg.Grace {
+		log.WarnContext(ctx, "command is being stopped, with less than its grace: the scheduler waits no longer", "configured", c.cfg.Grace)
+	} else {
+		log.InfoContext(ctx, "command is being stopped")
+	}
 	g.terminate()
 	kill := time.NewTimer(grace)
 	defer kill.Stop()
@@ -191,18 +190,23 @@ func stopped(cause, err error) error {
 	return fmt.Errorf("execjob: the command was stopped: %w (%s)", cause, err.Error())
 }
 
-// grace is short where the lease is what ended: its holder has a fifth of it left
-// before another process can take over. After a drain the scheduler waits for a
-// quarter of the drain timeout, at most 5s; the command must be gone before.
-func (c *command) grace(cause error) time.Duration {
+// grace ends before the scheduler leaves the handler behind, since another command of
+// the job may begin then: a lease after the end of the context, and after a drain a
+// quarter of the drain timeout, at most 5s. Where the lease is what ended, its holder
+// has a fifth of it left before another process can take over.
+func (c *command) grace(cause error, lease time.Duration) time.Duration {
+	most := mostGrace(lease)
 	switch {
 	case errors.Is(cause, scheduler.ErrLeaseLost), errors.Is(cause, scheduler.ErrGateLost):
-		return min(c.cfg.Grace, c.lease/10)
+		most = lease / 10
 	case errors.Is(cause, scheduler.ErrDraining):
-		return min(c.cfg.Grace, min(c.drain/4, 5*time.Second)*4/5)
+		most = min(most, min(c.drain/4, 5*time.Second)*4/5)
 	}
-	return c.cfg.Grace
+	return min(c.cfg.Grace, most)
 }
+
+// mostGrace leaves a fifth of the lease for the kill itself.
+func mostGrace(lease time.Duration) time.Duration { return lease / 5 * 4 }
 
 func exitError(err error) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

@@ -22,6 +22,7 @@ import (
 	"github.com/solotick/solotick/configs/secret"
 	"github.com/solotick/solotick/scheduler"
 	"github.com/solotick/solotick/store"
+	"github.com/solotick/solotick/store/memstore"
 )
 
 type fakeRun struct {
@@ -34,6 +35,7 @@ func (r *fakeRun) Job() string                  { return "backup" }
 func (r *fakeRun) Tick() time.Time              { return r.tick }
 func (r *fakeRun) Attempt() int                 { return 2 }
 func (r *fakeRun) Fence() int64                 { return 77 }
+func (r *fakeRun) Lease() time.Duration         { return 10 * time.Second }
 func (r *fakeRun) Mode() store.Mode             { return store.ModeStoreOnly }
 func (r *fakeRun) Args() []byte                 { return r.args }
 func (r *fakeRun) Ref() store.Ref               { return store.Ref{Namespace: "shop"} }
@@ -282,20 +284,83 @@ func TestNoCommandIsStartedWithoutRight(t *testing.T) {
 }
 
 func TestGraceEndsBeforeTheLease(t *testing.T) {
-	c, err := newCommand(Config{Command: []string{"x"}, Grace: time.Minute}, Deps{Lease: 2 * time.Second, DrainTimeout: 4 * time.Second})
+	c, err := newCommand(Config{Command: []string{"x"}, Grace: time.Minute}, Deps{DrainTimeout: 4 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for cause, want := range map[error]time.Duration{
 		scheduler.ErrLeaseLost:                     200 * time.Millisecond,
 		fmt.Errorf("%w: x", scheduler.ErrGateLost): 200 * time.Millisecond,
-		scheduler.ErrTimeout:                       time.Minute,
+		scheduler.ErrTimeout:                       1600 * time.Millisecond,
 		scheduler.ErrDraining:                      800 * time.Millisecond,
-		scheduler.ErrCancelRequested:               time.Minute,
-		context.Canceled:                           time.Minute,
+		scheduler.ErrCancelRequested:               1600 * time.Millisecond,
+		context.Canceled:                           1600 * time.Millisecond,
 	} {
-		if got := c.grace(cause); got != want {
+		if got := c.grace(cause, 2*time.Second); got != want {
 			t.Errorf("%v: %v, want %v", cause, got, want)
+		}
+	}
+}
+
+// TestNoCommandBesideOneThatIsStopped: a command that ignores SIGTERM, with a grace much
+// longer than the lease, has gone before the next tick's begins.
+func TestNoCommandBesideOneThatIsStopped(t *testing.T) {
+	dir := t.TempDir()
+	h, err := New(Config{
+		Command: []string{"sh", "-c", `trap "" TERM
+			for pid in $(cat pids 2>/dev/null); do kill -0 $pid 2>/dev/null && echo $$ beside $pid >>beside; done
+			echo $$ >>pids; exec sleep 60`},
+		Dir: dir, Grace: 5 * time.Second,
+	}, Deps{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{}, 100)
+	s, err := scheduler.New(scheduler.Config{Namespace: "test", Gate: scheduler.GateNone, Lease: time.Second}, scheduler.Deps{
+		Store: memstore.New(), Logger: slog.New(slog.DiscardHandler),
+		Listeners: []scheduler.Listener{scheduler.ListenerFunc(func(e scheduler.Event) {
+			if _, ok := e.(scheduler.RunFinished); ok {
+				ended <- struct{}{}
+			}
+		})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Add(scheduler.Cron("stubborn", "@every 1s", h, scheduler.Timeout(100*time.Millisecond))); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // real time: leases and processes
+		<-ended
+	}
+	if err := s.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+	pids, err := os.ReadFile(filepath.Join(dir, "pids"))
+	if n := strings.Count(string(pids), "\n"); err != nil || n < 3 {
+		t.Errorf("%d commands, %v", n, err)
+	}
+	if beside, err := os.ReadFile(filepath.Join(dir, "beside")); err == nil {
+		t.Errorf("commands ran beside each other:\n%s", beside)
+	}
+}
+
+func TestGraceThatTheLeaseDoesNotAllow(t *testing.T) {
+	for _, c := range []struct {
+		grace, lease time.Duration
+		ok           bool
+	}{
+		{8 * time.Second, 0, true},
+		{8001 * time.Millisecond, 0, false},
+		{0, time.Second, true},
+		{time.Second, time.Second, false},
+		{time.Minute, 10 * time.Minute, true},
+	} {
+		if err := (Config{Grace: c.grace}).CheckLease(c.lease); (err == nil) != c.ok {
+			t.Errorf("grace %v with lease %v: %v", c.grace, c.lease, err)
 		}
 	}
 }
