@@ -113,10 +113,7 @@ func (e *Effects) Do(ctx context.Context, run KeyedRun, fn func(tx *gorm.DB) err
 		}
 		return err
 	})
-	switch {
-	case errors.Is(err, ErrFenced):
-		return err
-	case err == nil:
+	if err == nil {
 		u := unit{
 			db: e.db, patience: e.patience, fn: fn,
 			before: func(ctx context.Context, tx *gorm.DB) error {
@@ -150,16 +147,11 @@ func (e *Effects) Do(ctx context.Context, run KeyedRun, fn func(tx *gorm.DB) err
 		}
 		err = u.commit(ctx)
 	}
-	switch {
-	case err == nil:
-	case errors.Is(err, errEffectDone):
-		if r, ok := run.(interface{ SetResult(b []byte) }); ok && len(kept) > 0 {
-			r.SetResult(kept)
-		}
-	case errors.Is(err, ErrFenced):
+	if !errors.Is(err, errEffectDone) {
 		return err
-	default:
-		return err
+	}
+	if r, ok := run.(interface{ SetResult(b []byte) }); ok && len(kept) > 0 {
+		r.SetResult(kept)
 	}
 	return nil
 }
