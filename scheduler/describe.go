@@ -34,8 +34,6 @@ type JobDescription struct {
 // Describe tells what the scheduler is set up to do, the same however it was
 // wired.
 func (s *Scheduler) Describe() Description {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	d := Description{Namespace: s.cfg.Namespace, Gate: s.settings().Gate, Lease: s.cfg.Lease}
 	for _, j := range s.sorted() {
 		jd := JobDescription{

@@ -33,11 +33,8 @@ func (s *Scheduler) Snapshot() Snapshot {
 			}
 		}
 	}
-	s.mu.Lock()
-	jobs := s.sorted()
-	s.mu.Unlock()
 	now := s.clock.now()
-	for _, j := range jobs {
+	for _, j := range s.sorted() {
 		st := JobStatus{Name: j.name, Kind: "queue", Gate: j.o.gate, Guarantee: j.o.guarantee}
 		if j.kind == kindCron {
 			st.Kind = "cron"
