@@ -26,7 +26,7 @@ import (
 const canary = "kanarienvogel4711"
 
 func options() configs.Options {
-	env := map[string]string{"SYNC_TOKEN": canary, "TOKEN": canary, "REDIS_PASSWORD": canary, "SOLOTICK_ADMIN_TOKEN": canary + canary}
+	env := map[string]string{"SYNC_TOKEN": canary, "TOKEN": canary, "REDIS_PASSWORD": canary}
 	return configs.Options{
 		Env: func(name string) (string, bool) { v, ok := env[name]; return v, ok },
 		ReadFile: func(path string) ([]byte, error) {

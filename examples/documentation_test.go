@@ -214,6 +214,29 @@ func TestNamedTestsExist(t *testing.T) {
 	}
 }
 
+// TestNamedSamplesLoad loads the samples that commands in documents name, as somebody
+// does who has set no variable and copies the line.
+func TestNamedSamplesLoad(t *testing.T) {
+	seen := map[string]bool{}
+	for name, text := range documents(t) {
+		for _, m := range fence.FindAllStringSubmatch(text, -1) {
+			for _, command := range regexp.MustCompile(`(?m)^(?:\$ )?(?:bin/|go run \./cmd/)?solotick .*`).FindAllString(m[2], -1) {
+				sample := regexp.MustCompile(`configs/[a-z-]+\.yaml`).FindString(command)
+				if sample == "" || seen[sample] {
+					continue
+				}
+				seen[sample] = true
+				if _, err := configs.Load(filepath.Join(root, sample), configs.Options{Env: func(string) (string, bool) { return "", false }}); err != nil {
+					t.Errorf("%s: %s: %v", name, command, err)
+				}
+			}
+		}
+	}
+	if !seen["configs/worker.yaml"] || !seen["configs/quickstart.yaml"] {
+		t.Errorf("found %v only", seen)
+	}
+}
+
 // TestNamedCommandsExist looks the commands up in the recorded help, and their long
 // flags with them.
 func TestNamedCommandsExist(t *testing.T) {

@@ -63,7 +63,7 @@ const (
 	defaultMost     = 10 * time.Minute
 	queueAttempts   = 25
 	maxAttempts     = 10_000 // years of retries; the sums and columns that they go into hold it
-	extraForCrashes = 9 // attempts beyond a job's own that dead owners may use up
+	extraForCrashes = 9      // attempts beyond a job's own that dead owners may use up
 	minWindow       = time.Minute
 	maxWindow       = time.Hour
 )
