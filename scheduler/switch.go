@@ -160,6 +160,9 @@ func (w *Switch) thrownLocked() {
 	nudge(w.s.fetchNow)
 }
 
+// Now is the time by which settings end: the store's, as far as this process knows it.
+func (w *Switch) Now() time.Time { return w.s.clock.now() }
+
 // Set sets the switch for this process, over the fleet's setting and the
 // configuration, until it is cleared, its time is over, or the process ends. A
 // setting that does not validate, names a job that does not exist, or has ended

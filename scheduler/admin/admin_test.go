@@ -38,7 +38,12 @@ type site struct {
 
 func start(t *testing.T, cfg admin.Config, change ...func(*scheduler.Config)) *site {
 	t.Helper()
-	s := &site{T: t, store: storetest.NewFaulty(memstore.New()), locks: lockstest.NewFaulty(memlock.NewDriver(new(memlock.Space))), logs: new(bytes.Buffer)}
+	return startOn(t, memstore.New(), cfg, change...)
+}
+
+func startOn(t *testing.T, st *memstore.Store, cfg admin.Config, change ...func(*scheduler.Config)) *site {
+	t.Helper()
+	s := &site{T: t, store: storetest.NewFaulty(st), locks: lockstest.NewFaulty(memlock.NewDriver(new(memlock.Space))), logs: new(bytes.Buffer)}
 	locker, err := locks.New(s.locks.Driver(), locks.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -378,6 +383,23 @@ func TestConfigIsRefused(t *testing.T) {
 	for _, cfg := range []admin.Config{{Listen: "127.0.0.1:0"}, {Listen: "[::1]:0"}, {Listen: "localhost:0"}, {Listen: "0.0.0.0:0", Insecure: true}} {
 		if err := cfg.Validate(); err != nil {
 			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+}
+
+// TestForIsCountedByTheStoresClock: that is the clock which ends a setting.
+func TestForIsCountedByTheStoresClock(t *testing.T) {
+	for _, ahead := range []time.Duration{10 * time.Minute, -time.Hour} {
+		clock := func() time.Time { return time.Now().Add(ahead) }
+		s := startOn(t, memstore.New(memstore.WithClock(clock)), admin.Config{Token: secret.New(token)})
+		s.await("the store's clock", func(_ int, r admin.Readiness) bool { return strings.Contains(named(r, "clock").Detail, "m0s") })
+		status, _, body := s.call("PUT", "/api/v1/switch", `{"mode":"store_only","reason":"drill","by":"somebody","for":"5m"}`, nil)
+		if status != 200 {
+			t.Errorf("the store is %v ahead: %d %s", ahead, status, body)
+			continue
+		}
+		if left := s.sched.Switch().Status().Process.Until.Sub(clock()); left > 5*time.Minute+time.Second || left < 4*time.Minute {
+			t.Errorf("the store is %v ahead: 5m end %v from now", ahead, left)
 		}
 	}
 }

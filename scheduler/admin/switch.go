@@ -78,7 +78,7 @@ func (a *api) switchPut(w http.ResponseWriter, r *http.Request, body []byte) {
 			problem(w, http.StatusUnprocessableEntity, "for: stands beside until: keep one of them")
 			return
 		}
-		c.Until = time.Now().Add(d).UTC()
+		c.Until = s.Switch().Now().Add(d).UTC()
 	}
 	if c.Until.IsZero() != c.NoExpiry {
 		problem(w, http.StatusUnprocessableEntity, `for: say how long, such as "for": "30m", or "no_expiry": true`)

@@ -117,11 +117,16 @@ func (s *site) noCentre() error {
 
 // degradation asks the centre.
 func (s *site) degradation(ctx context.Context) (*degradation, error) {
-	driver := s.loaded.Degradation.Centre.Driver
+	driver, now := s.loaded.Degradation.Centre.Driver, time.Now()
 	if driver == configs.CentreInStore {
 		if _, err := s.readStore(ctx); err != nil {
 			return nil, err
 		}
+		at, err := s.store.Now(ctx) // settings end by the store's clock
+		if err != nil {
+			return nil, err
+		}
+		now = at.Time()
 	}
 	c, err := s.centre()
 	if err != nil {
@@ -133,7 +138,7 @@ func (s *site) degradation(ctx context.Context) (*degradation, error) {
 			return nil, err
 		}
 	}
-	st.lay(s.loaded, time.Now())
+	st.lay(s.loaded, now)
 	return st, nil
 }
 
