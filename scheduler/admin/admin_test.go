@@ -387,6 +387,23 @@ func TestConfigIsRefused(t *testing.T) {
 	}
 }
 
+// TestHandlerIgnoresListen: on somebody else's server the address says nothing of who can
+// reach the handler.
+func TestHandlerIgnoresListen(t *testing.T) {
+	for _, listen := range []string{"", "127.0.0.1:9464", "no address"} {
+		h, err := admin.Handler(admin.Config{Listen: listen, Token: secret.New(token)}, admin.Deps{Scheduler: func() *scheduler.Scheduler { return nil }})
+		if err != nil {
+			t.Errorf("%q: %v", listen, err)
+			continue
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/switch", nil))
+		if w.Code != http.StatusUnauthorized {
+			t.Errorf("%q: %d %s", listen, w.Code, w.Body)
+		}
+	}
+}
+
 // TestForIsCountedByTheStoresClock: that is the clock which ends a setting.
 func TestForIsCountedByTheStoresClock(t *testing.T) {
 	for _, ahead := range []time.Duration{10 * time.Minute, -time.Hour} {

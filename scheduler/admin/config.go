@@ -92,6 +92,7 @@ func (c Config) tls() (*tls.Config, error) {
 // Handler serves the paths of the package, for those who have a server of their own;
 // they answer for its address, TLS and limits. Listen is not looked at.
 func Handler(cfg Config, deps Deps) (http.Handler, error) {
+	cfg.Listen = "" // who reaches the handler is not known
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
