@@ -93,6 +93,15 @@ func (w *Switch) settleNow() {
 	}
 }
 
+// jobsChanged takes a forced mode for a gate that has its first job now, and leaves that
+// of one that has none any more.
+func (w *Switch) jobsChanged() {
+	w.mu.Lock()
+	w.changedLocked() // for the loop, where that is just looking at the jobs that were
+	w.mu.Unlock()
+	w.settleNow()
+}
+
 // settle takes or leaves the mode where its time has come, and returns how long
 // until the next such time (0: none in sight) and which gates want to be asked.
 func (w *Switch) settle() (next time.Duration, doubt []Gate) {

@@ -113,6 +113,7 @@ func (s *Scheduler) took(c Changes) {
 		s.leadLocked()
 	}
 	s.mu.Unlock()
+	s.switcher.jobsChanged() // before their first tick is planned
 	for _, service := range []chan struct{}{s.replan, s.fetchNow, s.sweepNow, s.pruneNow} {
 		nudge(service)
 	}

@@ -93,6 +93,42 @@ func TestForcedActsAsIfTheCoordinatorWereAway(t *testing.T) {
 	}
 }
 
+// TestForcedTakesJobsThatComeLater: the first job of a gate may be added while the switch
+// is forced, and the last one removed.
+func TestForcedTakesJobsThatComeLater(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c := schedulertest.New(t, schedulertest.Options{
+			Configure: func(_ *schedulertest.Replica, cfg *scheduler.Config) {
+				cfg.Degradation = scheduler.Degradation{Switch: scheduler.SwitchForced, Mode: store.ModeFailFast}
+			},
+			Jobs: func(r *schedulertest.Replica) []scheduler.Job {
+				return []scheduler.Job{scheduler.Cron("free", "@every 1s", effect(r), scheduler.WithGate(scheduler.GateNone))}
+			},
+		})
+		untilMinute(t)
+		apply := func(gate scheduler.Gate, degraded bool) {
+			for _, r := range c.Replicas {
+				if _, err := r.Apply(t.Context(), scheduler.Cron("j", "@every 1s", effect(r), scheduler.WithGate(gate), scheduler.OnMisfire(scheduler.MisfireSkip))); err != nil {
+					t.Fatal(err)
+				}
+				if got := r.Switch().Status().Degraded; got != degraded {
+					t.Errorf("replica %d with gate %s: degraded %v", r.ID, gate, got)
+				}
+			}
+		}
+		apply(scheduler.GateLock, true)
+		begin := time.Now()
+		time.Sleep(20*time.Second + 500*time.Millisecond) // the sweep has come
+		if n := modes(c, "j", begin, time.Now()); len(n) != 0 {
+			t.Errorf("runs of the added job although the switch is forced: %v", n)
+		}
+		if l := accounted(t, c, "j", time.Second, begin, begin.Add(2*time.Second)); l.Skipped != 2 {
+			t.Errorf("ledger %+v", l)
+		}
+		apply(scheduler.GateNone, false)
+	})
+}
+
 // TestSwitchOffWaits: with the switch off an outage, however long, takes no mode, and
 // its ticks are run after it.
 func TestSwitchOffWaits(t *testing.T) {
