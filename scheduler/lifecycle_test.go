@@ -254,6 +254,8 @@ func TestBadInput(t *testing.T) {
 		"overlap":                               scheduler.Cron("a", "@daily", nop, scheduler.OnOverlap("maybe")),
 		"guarantee":                             scheduler.Cron("a", "@daily", nop, scheduler.Promise("maybe")),
 		"at-most-once":                          scheduler.Cron("a", "@daily", nop, scheduler.Promise(scheduler.AtMostOnce)),
+		"on_crash: policy 9":                    scheduler.Cron("a", "@daily", nop, scheduler.WhenOwnerDies(9)),
+		"on_crash: policy -1":                   scheduler.QueueFunc("a", nop, scheduler.WhenOwnerDies(-1)),
 		"degraded mode":                         scheduler.Cron("a", "@daily", nop, scheduler.WhenDegraded("maybe")),
 		"timeout":                               scheduler.Cron("a", "@daily", nop, scheduler.Timeout(-1)),
 		"retry":                                 scheduler.Cron("a", "@daily", nop, scheduler.Retry(3, time.Minute, time.Second)),

@@ -158,6 +158,8 @@ func prepare(cfg *Config, given Job) (*job, error) {
 		return bad("guarantee %q is none of exactly-once, effectively-once, at-least-once, at-most-once", o.guarantee)
 	case o.guarantee == AtMostOnce && (o.attempts > 1 || o.onCrash == store.CrashRerun):
 		return bad("at-most-once contradicts %d attempts and the policy for a dead owner: allow one attempt and do not rerun", o.attempts)
+	case o.onCrash < store.CrashRerun || o.onCrash > store.CrashIndeterminate:
+		return bad("on_crash: policy %d is none of store.CrashRerun, CrashFail, CrashNextTick, CrashIndeterminate", o.onCrash)
 	case o.mode != "" && !slices.Contains(Modes(), o.mode):
 		return bad("degraded mode %q is none of fail_fast, local_mutex, store_only", o.mode)
 	case o.timeout < 0:

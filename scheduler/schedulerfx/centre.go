@@ -41,8 +41,11 @@ type centreParams struct {
 }
 
 // watchSwitch runs beside the scheduler. A centre that is away holds nothing up.
-func watchSwitch(p centreParams) {
-	w := switchwatch.New(p.Centre, p.Scheduler.Switch(), &switchwatch.Options{Logger: p.Logger.Logger})
+func watchSwitch(p centreParams) error {
+	w, err := switchwatch.New(p.Centre, p.Scheduler.Switch(), &switchwatch.Options{Logger: p.Logger.Logger})
+	if err != nil {
+		return err
+	}
 	var cancel context.CancelFunc
 	ended := make(chan struct{})
 	p.Lifecycle.Append(fx.StartStopHook(func(ctx context.Context) {
@@ -55,4 +58,5 @@ func watchSwitch(p centreParams) {
 		cancel()
 		<-ended
 	}))
+	return nil
 }

@@ -2,7 +2,7 @@
 // configuration centre says, so that one command turns a whole fleet.
 //
 //	centre, err := redisswitch.New(rdb, "shop", nil)
-//	watcher := switchwatch.New(centre, s.Switch(), nil)
+//	watcher, err := switchwatch.New(centre, s.Switch(), nil)
 //	go watcher.Run(ctx)
 //
 // A [Centre] keeps one value, the JSON of a scheduler.SwitchSetting, or none. The

@@ -89,7 +89,7 @@ type Watcher struct {
 const notAsked = "not asked yet"
 
 // New makes a Watcher; [Watcher.Run] is what starts it. Nil options are the defaults.
-func New(c Centre, to Switch, o *Options) *Watcher {
+func New(c Centre, to Switch, o *Options) (*Watcher, error) {
 	w := &Watcher{centre: c, to: to, st: Status{Since: time.Now(), Error: notAsked}}
 	if o != nil {
 		w.o = *o
@@ -97,9 +97,14 @@ func New(c Centre, to Switch, o *Options) *Watcher {
 	if w.o.Logger == nil {
 		w.o.Logger = slog.Default()
 	}
+	for name, d := range map[string]time.Duration{"Check": w.o.Check, "Timeout": w.o.Timeout} {
+		if d < 0 {
+			return nil, fmt.Errorf("switchwatch: %s: %v is negative: leave it out for the default", name, d)
+		}
+	}
 	w.o.Check = cmp.Or(w.o.Check, 5*time.Second)
 	w.o.Timeout = cmp.Or(w.o.Timeout, 2*time.Second)
-	return w
+	return w, nil
 }
 
 // Status tells how the watch goes.

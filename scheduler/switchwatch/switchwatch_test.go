@@ -95,9 +95,21 @@ func (c *centre) Watch(ctx context.Context, changed func([]byte)) error {
 	})
 }
 
+// A negative pause would be none at all.
+func TestNegativeOptionsAreRefused(t *testing.T) {
+	for want, o := range map[string]switchwatch.Options{"Check: -1s is negative": {Check: -time.Second}, "Timeout: -1s is negative": {Timeout: -time.Second}} {
+		if _, err := switchwatch.New(nil, nil, &o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
 func start(t *testing.T, c switchwatch.Centre, to switchwatch.Switch, log *bytes.Buffer) *switchwatch.Watcher {
 	t.Helper()
-	w := switchwatch.New(c, to, &switchwatch.Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	w, err := switchwatch.New(c, to, &switchwatch.Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {

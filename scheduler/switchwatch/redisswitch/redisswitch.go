@@ -70,6 +70,11 @@ func New(rdb redis.UniversalClient, namespace string, o *Options) (*Centre, erro
 		c.o = *o
 	}
 	c.key = cmp.Or(c.o.Prefix, DefaultPrefix) + "switch:" + namespace
+	for name, d := range map[string]time.Duration{"Poll": c.o.Poll, "Timeout": c.o.Timeout} {
+		if d < 0 {
+			return nil, fmt.Errorf("redisswitch: %s: %v is negative: leave it out for the default", name, d)
+		}
+	}
 	c.o.Poll = cmp.Or(c.o.Poll, 700*time.Millisecond)
 	c.o.Timeout = cmp.Or(c.o.Timeout, 2*time.Second)
 	return c, nil

@@ -4,8 +4,11 @@ package redisswitch_test
 
 import (
 	"context"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"github.com/solotick/solotick/configs/secret"
@@ -105,5 +108,16 @@ func TestPrivileges(t *testing.T) {
 	<-ended
 	if err := worker.Save(t.Context(), []byte("x")); err == nil {
 		t.Error("a worker may throw the switch")
+	}
+}
+
+func TestNegativeOptionsAreRefused(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{}) // asked nothing
+	defer rdb.Close()
+	for want, o := range map[string]redisswitch.Options{"Poll: -1s is negative": {Poll: -time.Second}, "Timeout: -1s is negative": {Timeout: -time.Second}} {
+		if _, err := redisswitch.New(rdb, "shop", &o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 }

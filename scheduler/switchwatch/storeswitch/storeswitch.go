@@ -19,6 +19,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/solotick/solotick/internal/backoff"
@@ -58,6 +59,11 @@ func New(board store.Switchboard, namespace string, o *Options) (*Centre, error)
 	c := &Centre{board: board, namespace: namespace}
 	if o != nil {
 		c.o = *o
+	}
+	for name, d := range map[string]time.Duration{"Poll": c.o.Poll, "Timeout": c.o.Timeout} {
+		if d < 0 {
+			return nil, fmt.Errorf("storeswitch: %s: %v is negative: leave it out for the default", name, d)
+		}
 	}
 	c.o.Poll = cmp.Or(c.o.Poll, 450*time.Millisecond)
 	c.o.Timeout = cmp.Or(c.o.Timeout, 2*time.Second)

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"gorm.io/gorm"
@@ -146,4 +148,13 @@ func (f *forgetful) ThrowSwitch(ctx context.Context, ns string, c store.SwitchCh
 		return store.SwitchChange{}, errors.Join(store.ErrUnavailable, errors.New("no answer"))
 	}
 	return got, err
+}
+
+func TestNegativeOptionsAreRefused(t *testing.T) {
+	t.Parallel()
+	for want, o := range map[string]storeswitch.Options{"Poll: -1s is negative": {Poll: -time.Second}, "Timeout: -1s is negative": {Timeout: -time.Second}} {
+		if _, err := storeswitch.New(memstore.New(), "shop", &o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
 }

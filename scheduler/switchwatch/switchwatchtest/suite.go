@@ -168,10 +168,14 @@ func (p *process) obeys(t *scheduler.SwitchSetting, limit time.Duration) error {
 
 // start runs a process on a centre until the test ends.
 func (e *env) start(c switchwatch.Centre) *process {
+	e.Helper()
 	p := &process{next: make(chan struct{})}
-	p.Watcher = switchwatch.New(c, p, &switchwatch.Options{
+	var err error
+	if p.Watcher, err = switchwatch.New(c, p, &switchwatch.Options{
 		Logger: slog.New(slog.DiscardHandler), Check: 400 * time.Millisecond, Timeout: 800 * time.Millisecond,
-	})
+	}); err != nil {
+		e.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(e.ctx)
 	ended := make(chan struct{})
 	go func() {

@@ -72,6 +72,9 @@ func New(conn *zk.Conn, namespace string, o *Options) (*Centre, error) {
 	if o != nil {
 		c.o = *o
 	}
+	if c.o.Timeout < 0 {
+		return nil, fmt.Errorf("zkswitch: Timeout: %v is negative: leave it out for the default", c.o.Timeout)
+	}
 	c.o.Prefix = cmp.Or(c.o.Prefix, DefaultPrefix)
 	if !strings.HasPrefix(c.o.Prefix, "/") || strings.HasSuffix(c.o.Prefix, "/") || strings.Contains(c.o.Prefix, "//") {
 		return nil, fmt.Errorf("zkswitch: prefix: %q is not the path of a node such as %s", c.o.Prefix, DefaultPrefix)

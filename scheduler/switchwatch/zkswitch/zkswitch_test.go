@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"go.uber.org/goleak"
 
 	"github.com/solotick/solotick/configs/secret"
@@ -75,5 +76,8 @@ func TestNewRefuses(t *testing.T) {
 	t.Parallel()
 	if _, err := zkswitch.New(nil, "shop", nil); err == nil {
 		t.Error("no connection is accepted")
+	}
+	if _, err := zkswitch.New(new(zk.Conn), "shop", &zkswitch.Options{Timeout: -1}); err == nil || !strings.Contains(err.Error(), "Timeout: -1ns is negative") {
+		t.Errorf("a negative timeout: %v", err)
 	}
 }

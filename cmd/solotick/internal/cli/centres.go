@@ -168,9 +168,12 @@ func (w *worker) watchSwitch(ctx context.Context, s *scheduler.Scheduler) (stop 
 	if c == nil || err != nil {
 		return func() {}, err
 	}
+	watcher, err := switchwatch.New(c, s.Switch(), &switchwatch.Options{Logger: w.log})
+	if err != nil {
+		return func() {}, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	watcher := switchwatch.New(c, s.Switch(), &switchwatch.Options{Logger: w.log})
 	go func() {
 		defer close(ended)
 		watcher.Run(ctx)
