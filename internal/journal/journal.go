@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/gofrs/flock"
@@ -160,13 +161,14 @@ func (j *Journal) Has(job string) bool {
 // directory. A file with lines that cannot be read is kept beside, under a name that
 // ends in .damaged, and named in the error; its other lines are taken over.
 func (j *Journal) Adopt() (n int, err error) {
-	paths, err := filepath.Glob(filepath.Join(j.dir, "*"+suffix))
+	files, err := os.ReadDir(j.dir) // not Glob: the directory's name may look like a pattern
 	if err != nil {
 		return 0, fmt.Errorf("journal: %w", err)
 	}
 	var errs []error
-	for _, path := range paths {
-		if path == j.path || namespaceOf(path) != j.namespace {
+	for _, f := range files {
+		path := filepath.Join(j.dir, f.Name())
+		if !strings.HasSuffix(path, suffix) || path == j.path || namespaceOf(path) != j.namespace {
 			continue
 		}
 		got, err := j.adopt(path)

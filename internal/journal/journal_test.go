@@ -152,6 +152,23 @@ garbage
 	}
 }
 
+// TestDirectoryMayBeCalledAnything: its name is no pattern.
+func TestDirectoryMayBeCalledAnything(t *testing.T) {
+	for _, name := range []string{"app[1]", "app[", "*", "?"} {
+		dir := filepath.Join(t.TempDir(), name)
+		dead := open(t, dir, "shop", "dead")
+		if err := dead.Begin("a", 1, 7); err != nil {
+			t.Fatal(err)
+		}
+		if err := dead.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := open(t, dir, "shop", "me").Adopt(); n != 1 || err != nil {
+			t.Errorf("%q: %d runs taken over: %v", name, n, err)
+		}
+	}
+}
+
 // TestRunThatCannotBeNotedIsRefused: no line on the disk, no entry.
 func TestRunThatCannotBeNotedIsRefused(t *testing.T) {
 	j := open(t, t.TempDir(), "shop", "me")
