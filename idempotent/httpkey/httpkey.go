@@ -44,6 +44,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -204,9 +205,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// nameOf keeps the keys of different scopes apart.
+// scoped is how the name of a key in a scope begins.
+var scoped = regexp.MustCompile(`^[0-9a-fA-F]{64}/`)
+
+// nameOf keeps the keys of different scopes apart. That without a name has the keys as
+// they are sent, but for those that would pass for another scope's.
 func nameOf(scope, key string) string {
-	if scope == "" {
+	if scope == "" && !scoped.MatchString(key) {
 		return key
 	}
 	sum := sha256.Sum256([]byte(scope))

@@ -2,6 +2,7 @@ package httpkey_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -144,6 +145,23 @@ func TestRepeatIsAnsweredWithTheStoredResponse(t *testing.T) {
 	// Another account's key is another key.
 	if w := s.send("POST", "/orders?x=1", "tea", key, "X-Account: 2"); w.Code != http.StatusCreated || w.Body.String() != `{"id":2}` {
 		t.Errorf("another account: %d %s", w.Code, w.Body)
+	}
+}
+
+// Who has no account sends as a key what the store calls the key of one who has.
+func TestNoKeyPassesForAnotherScopes(t *testing.T) {
+	s := open(t, nil)
+	if w := s.send("POST", "/orders", "tea", key, "X-Account: alice"); w.Code != http.StatusCreated {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	forged := fmt.Sprintf("%x/k1", sha256.Sum256([]byte("alice")))
+	for i, k := range []string{forged, strings.ToUpper(forged), "k1"} {
+		for _, replayed := range []string{"", "true"} {
+			w := s.send("POST", "/orders", "tea", "Idempotency-Key: "+k)
+			if w.Code != http.StatusCreated || w.Body.String() != fmt.Sprintf(`{"id":%d}`, i+2) || w.Header().Get(httpkey.ReplayedHeader) != replayed {
+				t.Errorf("%s: %d %s, replayed %q", k, w.Code, w.Body, w.Header().Get(httpkey.ReplayedHeader))
+			}
+		}
 	}
 }
 
