@@ -39,7 +39,7 @@ type waiter struct {
 	failed error          // of the last look, and the one before
 	before error
 	doubt  bool // a request since that look may have been granted the key
-	looks  int // since the wait, or the time as head, began
+	looks  int  // since the wait, or the time as head, began
 
 	place   *place // nil if none
 	head    bool   // the place has the turn, and the key is held
