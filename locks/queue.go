@@ -57,14 +57,13 @@ func (l *Locker) askInLine(ctx context.Context, s *slot, w wanted) (*grant, erro
 		return nil, err
 	}
 	req := driver.Request{Key: s.key, Token: driver.NewToken(), TTL: w.t.ttl, Label: w.label}
-	asked := req
-	if w.answers != nil {
-		asked.Answered = func(err error) {
-			if err != nil {
-				err = &UnavailableError{Key: s.key, Op: OpAcquire, Err: err}
-			}
-			w.answers(err)
+	asked, inLine := req, false
+	asked.Answered = func(err error) {
+		inLine = err == nil
+		if err != nil {
+			err = &UnavailableError{Key: s.key, Op: OpAcquire, Err: err}
 		}
+		w.answered(err)
 	}
 	sent := leaseclock.Start()
 	d, err := l.queuer.AcquireQueued(call, asked)
@@ -84,15 +83,16 @@ func (l *Locker) askInLine(ctx context.Context, s *slot, w wanted) (*grant, erro
 		return nil, l.unavailable(ctx, call, OpAcquire, s.key, err)
 	case ctx.Err() == nil:
 		return nil, ErrClosed
-	case driver.IsNotApplied(err), sent.Elapsed() > w.t.request:
-		// The backend answers, and had not granted the key.
-		l.mu.Lock()
-		held := l.heldHere(s)
-		l.mu.Unlock()
-		if held == nil {
-			held = &HeldError{Holder: Holder{Key: s.key}}
-		}
-		return nil, waitError(ctx, s.key, held)
 	}
-	return nil, l.unavailable(ctx, call, OpAcquire, s.key, err)
+	l.mu.Lock()
+	held := l.heldHere(s)
+	l.mu.Unlock()
+	switch {
+	case held != nil:
+	case inLine:
+		held = &HeldError{Holder: Holder{Key: s.key}}
+	default: // the backend has not said that anybody holds the key
+		return nil, l.unavailable(ctx, call, OpAcquire, s.key, err)
+	}
+	return nil, waitError(ctx, s.key, held)
 }

@@ -169,6 +169,49 @@ func TestLineOfASilentBackendIsUnavailable(t *testing.T) {
 	})
 }
 
+// silentLine has no connection to its backend, and leaves nothing there for certain.
+type silentLine struct{ driver.Driver }
+
+func (d silentLine) AcquireQueued(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if r.Key == "told" {
+		r.Tell(nil)
+	}
+	if r.Key == "gone silent" {
+		r.Tell(nil)
+		r.Tell(errors.New("no answer"))
+	}
+	<-ctx.Done()
+	return driver.Grant{}, driver.NotApplied(ctx.Err())
+}
+
+// Only a backend that has said so has the key held by somebody.
+func TestLineThatWasNotReachedIsUnavailable(t *testing.T) {
+	inLine(t, func(t *testing.T, space *memlock.Space) {
+		l, err := locks.New(silentLine{memlock.NewDriver(space)}, locks.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		here, err := l.TryAcquire(t.Context(), "here")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, held := range map[string]bool{"never": false, "gone silent": false, "told": true, "here": true} {
+			for _, wait := range []time.Duration{time.Second, time.Hour} {
+				ctx, cancel := context.WithTimeout(t.Context(), wait)
+				_, err := l.Acquire(ctx, key)
+				cancel()
+				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, locks.ErrHeld) != held || errors.Is(err, locks.ErrUnavailable) == held {
+					t.Errorf("%s, for %v: %v", key, wait, err)
+				}
+			}
+		}
+		mustRelease(t, here)
+		if err := l.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 func TestGrantFromTheLineThatIsOverOnArrival(t *testing.T) {
 	for name, from := range map[string]time.Duration{"no moment": 0, "a moment too long ago": time.Minute, "a moment ago": time.Second} {
 		t.Run(name, func(t *testing.T) {

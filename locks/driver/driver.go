@@ -168,13 +168,13 @@ type Queuer interface {
 	// is. Whatever the reason, a call that fails leaves the line, with a time limit
 	// of its own, or returns an error that is not marked NotApplied, so that the
 	// caller settles it by a Release with Fence 0. To have left for certain is
-	// NotApplied(ctx.Err()), which spares that request and tells the caller that the
-	// backend answers.
+	// NotApplied(ctx.Err()), which spares that request.
 	//
 	// The call may last for days, and the caller cannot tell a long line from a
 	// silent backend: the driver must, within a few seconds, and return an error. Until
 	// then, and once it stands in line, it tells Request.Answered, in turn, and not after
-	// it has returned. A grant that was waited for sets Grant.From.
+	// it has returned. Where ctx ends the wait, the caller is told that the key is held
+	// only if that was the last answer. A grant that was waited for sets Grant.From.
 	AcquireQueued(ctx context.Context, r Request) (Grant, error)
 }
 

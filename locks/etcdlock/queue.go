@@ -31,9 +31,6 @@ func (d *Driver) AcquireQueued(ctx context.Context, r driver.Request) (driver.Gr
 	for try := 0; ; try++ {
 		s, err := d.session(ctx, r.TTL)
 		if err != nil {
-			if ctx.Err() != nil {
-				err = driver.NotApplied(ctx.Err())
-			}
 			return driver.Grant{}, err
 		}
 		e := d.enter(s, d.path(r.Key, r.Token), true)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/solotick/solotick/internal/faultproxy"
 	"github.com/solotick/solotick/internal/testenv"
+	"github.com/solotick/solotick/locks"
 	"github.com/solotick/solotick/locks/driver"
 	"github.com/solotick/solotick/locks/etcdlock"
 )
@@ -433,6 +435,24 @@ func TestWaitOverCutsAndCompaction(t *testing.T) {
 			continue
 		}
 		release(t, p, q.hold)
+	}
+}
+
+// A wait that ends before etcd has answered does not say that the key is held.
+func TestWaitWithoutAnAnswerIsUnavailable(t *testing.T) {
+	t.Parallel()
+	space := testenv.SharedEtcd(t)
+	proxy := faultproxy.Start(t, space.Addr)
+	proxy.BlackHole(faultproxy.Both)
+	l := locker(t, open(t, space.Name, proxy.Addr()), locks.Config{})
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err := l.Acquire(ctx, "k")
+	if !errors.Is(err, locks.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, locks.ErrHeld) || !strings.Contains(err.Error(), "open a session") {
+		t.Error(err)
+	}
+	if err := l.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

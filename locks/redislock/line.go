@@ -34,6 +34,7 @@ func (d *Driver) AcquireQueued(ctx context.Context, r driver.Request) (driver.Gr
 		if _, held := errors.AsType[*driver.HeldError](err); !held {
 			return g, err
 		}
+		r.Tell(nil)
 	}
 	call, cancel := context.WithTimeout(ctx, max(requestTimeout(r.TTL), subscribeTimeout))
 	pushes, stop, err := d.hub.line(call, r.Token.String())

@@ -100,7 +100,7 @@ func (d *Driver) acquire(ctx context.Context, r driver.Request, queued bool) (dr
 		select {
 		case <-a.done:
 			if driver.IsNotApplied(a.err) {
-				return driver.Grant{}, driver.NotApplied(ctx.Err())
+				return driver.Grant{}, driver.NotApplied(fmt.Errorf("%w: %v", ctx.Err(), a.err)) //nolint:errorlint // that the attempt ended is our doing
 			}
 		case <-t.C:
 		}

@@ -88,6 +88,26 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
+// A wait that ends before ZooKeeper has answered does not say that the key is held.
+func TestWaitWithoutAnAnswerIsUnavailable(t *testing.T) {
+	t.Parallel()
+	server := testenv.SharedZooKeeper(t)
+	for name, cut := range map[string]func(*faultproxy.Proxy){
+		"refused": (*faultproxy.Proxy).Refuse,
+		"silent":  func(p *faultproxy.Proxy) { p.BlackHole(faultproxy.Both) },
+	} {
+		p := faultproxy.Start(t, server.Addr)
+		cut(p)
+		l := locker(t, p.Addr(), "/"+server.Name, 10*time.Second, zklock.WithConnectTimeout(-1))
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		_, err := l.Acquire(ctx, "k")
+		cancel()
+		if !errors.Is(err, locks.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, locks.ErrHeld) || !strings.Contains(err.Error(), "no connection") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // With a digest user everything belongs to that user, also after a new session;
 // nobody else gets in, and the password is never told.
 func TestDigest(t *testing.T) {
