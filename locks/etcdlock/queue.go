@@ -68,6 +68,9 @@ type wait struct {
 	answered leaseclock.Instant
 }
 
+// patience is how long etcd may answer nothing.
+func (w *wait) patience() time.Duration { return min(w.s.ttl, 5*time.Second) }
+
 func (w *wait) close() {
 	if w.view != nil {
 		w.d.hub.close(w.view)
@@ -130,16 +133,21 @@ func (w *wait) run(ctx context.Context, r driver.Request) (driver.Grant, error) 
 
 // lineUp puts our key and looks at those before it. Reads of a line ask for the
 // values too, because etcd leaves the lease out of a read of keys only.
-func (w *wait) lineUp(ctx context.Context, r driver.Request) error {
+func (w *wait) lineUp(caller context.Context, r driver.Request) error {
 	fresh := w.s.refresh(false)
-	call, cancel := late(ctx)
+	ctx, cancel := context.WithTimeout(caller, w.patience())
 	defer cancel()
+	call, stop := late(ctx)
+	defer stop()
 	resp, err := w.d.txn(call).Then(
 		clientv3.OpPut(w.e.path, newRecord(r), clientv3.WithLease(w.s.id)),
 		clientv3.OpGet(w.dir, clientv3.WithPrefix(),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(front+2)),
 	).Commit()
 	if err != nil {
+		if call.Err() != nil && caller.Err() == nil {
+			err = fmt.Errorf("no answer for %v", w.patience())
+		}
 		return w.d.failed(w.s, w.e, "line up", err)
 	}
 	w.answered, w.seen = leaseclock.Now(), resp.Header.Revision
@@ -238,7 +246,7 @@ func (w *wait) untilFirst(ctx context.Context, r driver.Request) error {
 		case errors.Is(err, errRemoved), errors.Is(err, errSession), ctx.Err() != nil:
 			return err
 		}
-		if w.answered.Elapsed() > min(w.s.ttl, 5*time.Second) {
+		if w.answered.Elapsed() > w.patience() {
 			return fmt.Errorf("etcdlock: no answer for %v while waiting: %w", w.answered.Elapsed().Round(time.Millisecond), err)
 		}
 		r.Tell(err)

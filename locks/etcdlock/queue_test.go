@@ -487,3 +487,25 @@ func TestSilenceWhileWaiting(t *testing.T) {
 	until(t, "only the holder is left", func() bool { return count(t, admin, etcdlock.Path(space.Name, "k")) == 1 })
 	release(t, holder, h)
 }
+
+// Silence that begins before it is in line is borne no longer, also by a client that
+// does not look after its connection.
+func TestSilenceWhileLiningUp(t *testing.T) {
+	t.Parallel()
+	space := testenv.SharedEtcd(t)
+	admin := console(t, space.Addr)
+	proxy := faultproxy.Start(t, space.Addr)
+	p := start(t, space.Name, proxy.Addr())
+	r := request("other")
+	r.TTL = time.Minute
+	h := grant(t, p, r) // there is a session
+	proxy.BlackHole(faultproxy.Both)
+	r = request("k")
+	r.TTL = time.Minute
+	if q := take(t, queue(t.Context(), p, r)); q.err == nil || driver.IsNotApplied(q.err) || errors.Is(q.err, context.Canceled) {
+		t.Errorf("in silence: %v", q.err)
+	}
+	proxy.Pass()
+	release(t, p, h)
+	until(t, "nothing is left", func() bool { return count(t, admin, space.Name+"/") == 0 })
+}
