@@ -270,12 +270,24 @@ func (b *batcher) close() {
 	}
 }
 
-// explain says what failed, and marks what is known not to have been applied.
-func explain(what string, err error) error {
+// repeats reports whether the client may send a request twice.
+func repeats(rdb redis.UniversalClient) bool {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		return c.Options().MaxRetries > 0
+	case *redis.ClusterClient:
+		return c.Options().MaxRedirects > 0 // not only where a node says that it has moved
+	}
+	return true
+}
+
+// explain says what failed, and marks what is known not to have been applied. That a
+// client's own repeat was refused says nothing of what it has sent before.
+func (d *Driver) explain(what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	known := driver.IsNotApplied(err) || refused(err)
+	known := driver.IsNotApplied(err) || !d.repeats && refused(err)
 	err = fmt.Errorf("redislock: %s: %w", what, err)
 	if known {
 		return driver.NotApplied(err)

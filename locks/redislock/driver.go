@@ -74,9 +74,9 @@ func (d *Driver) one(ctx context.Context, s *script, key string, args ...string)
 	}{command{script: s, args: args}, [1]string{RedisKey(d.prefix, key)}}
 	c.keys = c.key[:]
 	if err := d.send.run(ctx, &c.command); err != nil {
-		return nil, explain(s.name, err)
+		return nil, d.explain(s.name, err)
 	}
-	return c.val, explain(s.name, c.err)
+	return c.val, d.explain(s.name, c.err)
 }
 
 // Acquire implements [driver.Driver] by one script.
@@ -185,10 +185,10 @@ func (d *Driver) acquireReplicated(ctx context.Context, r driver.Request, args [
 	select {
 	case <-done:
 	case <-ctx.Done():
-		return driver.Grant{}, explain("acquire", context.Cause(ctx))
+		return driver.Grant{}, d.explain("acquire", context.Cause(ctx))
 	}
 	if c.err != nil {
-		return driver.Grant{}, explain("acquire", c.err)
+		return driver.Grant{}, d.explain("acquire", c.err)
 	}
 	g, err := granted(r.Key, c.val)
 	if err != nil || acked >= int64(d.replicas) {
@@ -242,7 +242,7 @@ func (d *Driver) RenewBatch(ctx context.Context, holds []driver.Hold) []error {
 		return errs
 	}
 	if err := d.send.run(ctx, commands...); err != nil {
-		err = explain("renew", err)
+		err = d.explain("renew", err)
 		for i := range errs {
 			errs[i] = err
 		}
@@ -254,7 +254,7 @@ func (d *Driver) RenewBatch(ctx context.Context, holds []driver.Hold) []error {
 			at := i*most + j
 			switch {
 			case c.err != nil:
-				errs[at] = explain("renew", c.err)
+				errs[at] = d.explain("renew", c.err)
 			case j >= len(answers):
 				errs[at] = fmt.Errorf("redislock: renew: %d answers for %d holds", len(answers), len(c.keys))
 			case answers[j] != int64(1):

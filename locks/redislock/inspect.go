@@ -46,7 +46,7 @@ func looked(key string, val any) (h driver.Holder, held bool) {
 func (d *Driver) List(ctx context.Context, prefix string, limit int) ([]driver.Holder, error) {
 	found, err := d.scan(ctx, glob.Replace(d.prefix+"{"+escape.Replace(prefix))+"*}")
 	if err != nil {
-		return nil, explain("list", err)
+		return nil, d.explain("list", err)
 	}
 	var names []string
 	for redisKey := range found {
@@ -60,7 +60,7 @@ func (d *Driver) List(ctx context.Context, prefix string, limit int) ([]driver.H
 		n := min(len(names), limit-len(out), scanCount)
 		some, err := d.lookAt(ctx, names[:n])
 		if err != nil {
-			return nil, explain("list", err)
+			return nil, d.explain("list", err)
 		}
 		out = append(out, some...) // some end meanwhile
 		names = names[n:]
@@ -71,7 +71,7 @@ func (d *Driver) List(ctx context.Context, prefix string, limit int) ([]driver.H
 // Survey implements [driver.Surveyor] by one pipeline.
 func (d *Driver) Survey(ctx context.Context, keys []string) ([]driver.Holder, error) {
 	out, err := d.lookAt(ctx, keys)
-	return out, explain("survey", err)
+	return out, d.explain("survey", err)
 }
 
 // lookAt answers those of the keys that are held.

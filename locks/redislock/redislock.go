@@ -97,8 +97,9 @@ func NewDriver(rdb redis.UniversalClient, opts ...Option) (*Driver, error) {
 	if direct != nil {
 		d.send = direct
 	} else {
-		d.send, d.repeats = newBatcher(rdb), true
+		d.send = newBatcher(rdb)
 	}
+	d.repeats = (direct == nil || d.replicas > 0) && repeats(rdb)
 	if byName(rdb) {
 		d.doubts = &doubts{holds: map[*doubt]struct{}{}}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"slices"
 	"strconv"
@@ -312,6 +313,32 @@ func TestRepeatedReleaseIsNoLoss(t *testing.T) {
 	released(t, d, h, driver.ReleasedOK)
 	<-trap.Fired()
 	released(t, d, h, driver.ReleasedGone)
+}
+
+// That its repeat was refused says nothing of the request.
+func TestRefusedRepeatIsOfUnknownOutcome(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	p := faultproxy.Start(t, s.Addr)
+	// It sends by itself, and repeats when there is nobody to connect to.
+	rdb := redis.NewClient(&redis.Options{Addr: p.Addr(), DB: s.DB, Limiter: unlimited{}, MaxRetries: 1, MinRetryBackoff: time.Second, MaxRetryBackoff: time.Second, DialerRetries: 1})
+	d := open(t, rdb).(closing)
+	defer func() { _ = d.Close() }()
+	warm(t, d)
+	r := request("k")
+	trap := p.SwallowReply([]byte(r.Token.String()))
+	go func() {
+		<-trap.Fired()
+		p.Refuse()
+	}()
+	_, err := d.Acquire(t.Context(), r)
+	if op := (*net.OpError)(nil); !errors.As(err, &op) || op.Op != "dial" {
+		t.Fatal(err)
+	}
+	if driver.IsNotApplied(err) {
+		t.Errorf("marked as not applied, and the server has carried it out: %v", err)
+	}
+	p.Pass()
+	released(t, d, driver.Hold{Request: r}, driver.ReleasedOK)
 }
 
 type unlimited struct{}
