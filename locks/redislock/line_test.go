@@ -407,3 +407,22 @@ func TestWaitersOfOneProcessAreQuiet(t *testing.T) {
 	released(t, holder, h, driver.ReleasedOK)
 	wg.Wait()
 }
+
+// The holder that is thrown out may have a fence that only its record knows: the line
+// gave it, and the server's clock was set back since.
+func TestForcedReleaseGoesOnFromTheRecord(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	d := process(t, s.Addr, s.DB)
+	admin := console(t, s.Addr, s.DB)
+	h := hold(t, d, request("k"))
+	last := h.Fence + time.Hour.Microseconds()
+	if err := admin.Set(t.Context(), "solotick:{k}", fmt.Sprintf("%s %016dq %s", h.Token, last, h.Label), time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := d.ForceRelease(t.Context(), "k"); err != nil || out != driver.ReleasedOK {
+		t.Fatal(out, err)
+	}
+	if next := hold(t, d, request("k")); next.Fence <= last {
+		t.Errorf("fence %d after %d", next.Fence, last)
+	}
+}

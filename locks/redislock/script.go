@@ -140,7 +140,8 @@ end
 `
 
 // counter reads the counter, and the server's time in microseconds; after is the fence
-// that comes after the last one. Grant sets both keys.
+// that comes after the last one. Grant sets both keys; a hand-over sets the record only,
+// whose fence may be ahead of the counter's then.
 const luaCounter = `
 local last, flags, id, now
 local function counter()
@@ -413,10 +414,12 @@ return out
 
 const luaForce = `
 counter()
+local was = string.match(redis.call('GET', KEYS[1]) or '', '^%x+ (%d+)') or ''
+if #was == #last and last < was then last = was end
 count(after(), string.sub(flags, 1, 1))
-local was = redis.call('DEL', KEYS[1])
+local freed = redis.call('DEL', KEYS[1])
 serve()
-return was
+return freed
 `
 
 const luaLook = `
