@@ -35,6 +35,9 @@ func appendText[T string | []byte](b []byte, parts ...T) []byte {
 // nesting is how deep the arrays of an answer may lie in each other.
 const nesting = 8
 
+// longest is the longest text that a server has, and more than any list.
+const longest = 512 << 20
+
 // readReply reads one answer at the beginning of b: nil, an int64, a string, a
 // serverError, or a list of these. It has none (n is 0) where more bytes are needed.
 func readReply(b []byte, depth int) (val any, n int, err error) {
@@ -63,6 +66,11 @@ func readReply(b []byte, depth int) (val any, n int, err error) {
 	switch b[0] {
 	case ':':
 		return size, n, nil
+	}
+	if size > longest {
+		return nil, 0, fmt.Errorf("%w: %q", errProtocol, b[:end])
+	}
+	switch b[0] {
 	case '$', '=', '!':
 		if size < 0 {
 			return nil, n, nil

@@ -36,7 +36,7 @@ func TestReadReply(t *testing.T) {
 	for range 2 * nesting {
 		deep += "*1\r\n"
 	}
-	for _, text := range []string{"x\r\n", "\n", ":x\r\n", "$x\r\n", "HTTP/1.1 400\r\n", deep} {
+	for _, text := range []string{"x\r\n", "\n", ":x\r\n", "$x\r\n", "HTTP/1.1 400\r\n", deep, "$9223372036854775807\r\nx", "%9223372036854775807\r\n", "*9223372036854775807\r\n"} {
 		if _, n, err := readReply([]byte(text), 0); err == nil || n != 0 {
 			t.Errorf("%q: %d bytes, %v", text, n, err)
 		}
