@@ -15,7 +15,7 @@ import (
 // the key's node at a time. The channel has room for one hint and is never closed. The
 // watch has begun when it returns, comes back by itself after an outage, with a hint, and
 // ends with stop, with ctx, or with the driver.
-func (d *Driver) Watch(ctx context.Context, key string) (hint <-chan struct{}, stop func(), err error) {
+func (d *Driver) Watch(ctx context.Context, key string) (<-chan struct{}, func(), error) {
 	event, err := d.watchLine(ctx, d.dir(key))
 	if err != nil {
 		return nil, nil, err

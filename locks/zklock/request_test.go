@@ -378,3 +378,29 @@ func TestDeletionIsToldAtOnce(t *testing.T) {
 		wantReleased(t, console, next, driver.ReleasedOK)
 	}
 }
+
+// What a watch goes on with is its own: the race detector looks.
+func TestWatchGoesOnByItself(t *testing.T) {
+	t.Parallel()
+	server := testenv.SharedZooKeeper(t)
+	d, other := opened(t, server.Addr, "/"+server.Name), opened(t, server.Addr, "/"+server.Name)
+	ctx, cancel := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	defer cancel()
+	busy.Go(func() {
+		for ctx.Err() == nil {
+			wantReleased(t, other, hold(t, other, request("k")), driver.ReleasedOK)
+		}
+	})
+	for range 5 {
+		hint, stop, err := d.Watch(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			<-hint
+		}
+		stop()
+	}
+}
