@@ -64,7 +64,7 @@ func (l *Locker) checkNow(ctx context.Context, e *Lease) error {
 	defer cancel()
 	defer context.AfterFunc(l.working, cancel)()
 	d, err := l.d.Renew(call, holds[0])
-	l.renewed([]*grant{g}, []error{err}, sent, begun(d, sent))
+	l.renewed([]*grant{g}, []error{err}, sent, begun(d, sent), d.TTL)
 
 	l.mu.Lock()
 	ended, deadline := e.err, g.deadline

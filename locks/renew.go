@@ -111,18 +111,18 @@ func (l *Locker) renew(group []*grant) {
 	call, cancel := context.WithTimeout(l.working, timeout)
 	defer cancel()
 	var errs []error
-	from := sent
+	from, ttl := sent, time.Duration(0)
 	if l.batch != nil {
 		errs = l.batch.RenewBatch(call, holds)
 	} else {
 		d, err := l.d.Renew(call, holds[0])
-		from, errs = begun(d, sent), []error{err}
+		from, ttl, errs = begun(d, sent), d.TTL, []error{err}
 	}
 	if len(errs) != len(holds) {
 		err := fmt.Errorf("locks: the driver answered %d of %d renewals", len(errs), len(holds))
 		errs = slices.Repeat([]error{err}, len(holds))
 	}
-	l.renewed(group, errs, sent, from)
+	l.renewed(group, errs, sent, from, ttl)
 }
 
 // renewEach renews a group on a backend that takes one at a time, those that end
@@ -163,8 +163,9 @@ func (l *Locker) holds(group []*grant, now leaseclock.Instant) (timeout time.Dur
 }
 
 // renewed takes the answers to the renewals that were sent at sent, whose TTLs run
-// from from on.
-func (l *Locker) renewed(group []*grant, errs []error, sent, from leaseclock.Instant) {
+// from from on. A ttl that is not 0 is what the backend gave; it never makes a lease
+// longer than it was granted.
+func (l *Locker) renewed(group []*grant, errs []error, sent, from leaseclock.Instant, ttl time.Duration) {
 	now := leaseclock.Now()
 	var events []Event
 	var lost []ending
@@ -197,8 +198,12 @@ func (l *Locker) renewed(group []*grant, errs []error, sent, from leaseclock.Ins
 			g.failures = 0
 			g.answered(nil)
 			g.proved = l.age(sent)
-			g.deadline = leaseclock.NewDeadline(from, g.t.ttl, g.t.margin)
-			g.due = l.age(sent) + scale(g.t.interval, next)
+			t := g.t.timing
+			if ttl > 0 && ttl < t.ttl {
+				t = l.cfg.timing(ttl)
+			}
+			g.deadline = leaseclock.NewDeadline(from, t.ttl, t.margin)
+			g.due = l.age(sent) + scale(t.interval, next)
 		case errors.Is(err, driver.ErrNotOurs):
 			g.answered(err)
 			lost = append(lost, l.lose(g, ReasonNotOurs))

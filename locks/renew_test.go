@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/solotick/solotick/locks"
+	"github.com/solotick/solotick/locks/driver"
 	"github.com/solotick/solotick/locks/lockstest"
 	"github.com/solotick/solotick/locks/memlock"
 )
@@ -304,6 +306,51 @@ func TestReleaseWaitsForARenewalUnderWay(t *testing.T) {
 		}
 		if _, err := p.Inspect(t.Context(), "k"); !errors.Is(err, locks.ErrFree) {
 			t.Errorf("Inspect = %v, want free", err)
+		}
+	})
+}
+
+// shrinking gives a quarter of the TTL at every renewal, until it is gone.
+type shrinking struct {
+	driver.Driver
+	gone atomic.Bool
+}
+
+func (d *shrinking) Renew(ctx context.Context, h driver.Hold) (driver.Grant, error) {
+	if d.gone.Load() {
+		return driver.Grant{}, errors.New("gone")
+	}
+	h.TTL /= 4
+	g, err := d.Driver.Renew(ctx, h)
+	g.TTL = h.TTL
+	return g, err
+}
+
+// A lease that a renewal makes shorter is kept by earlier renewals, and ends when the
+// backend ends it.
+func TestRenewalThatGivesLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		space := new(memlock.Space)
+		d := &shrinking{Driver: memlock.NewDriver(space)}
+		l, err := locks.New(d, locks.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease, err := l.TryAcquire(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * ttl)
+		if !lease.Valid() {
+			t.Fatalf("lost: %v", lease.Err())
+		}
+		d.gone.Store(true)
+		time.Sleep(ttl / 4)
+		if _, err := newProcess(t, space, locks.Config{}).TryAcquire(t.Context(), "k"); err != nil || lease.Valid() {
+			t.Errorf("another one has it: %v; the lease is valid: %v", err == nil, lease.Valid())
+		}
+		if err := l.Close(t.Context()); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -50,7 +50,8 @@ type Driver interface {
 
 	// Keep confirms that the term still stands and starts its TTL anew. A nil
 	// error means that both are so; ErrNotOurs of package locks/driver means that
-	// the term has definitely ended; anything else is unknown.
+	// the term has definitely ended; anything else is unknown. A TTL in the Grant
+	// counts where it is less than Campaign gave.
 	Keep(ctx context.Context, t Term) (Grant, error)
 
 	// Resign ends the term, or withdraws the candidacy if Number is 0. It is

@@ -44,7 +44,8 @@ type Driver interface {
 
 	// Renew starts the hold's TTL anew. A nil error means renewed; ErrNotOurs
 	// means that the key is definitely no longer this hold's; anything else is
-	// unknown.
+	// unknown. Of the Grant, From counts, and TTL where less was given than by
+	// Acquire.
 	Renew(ctx context.Context, h Hold) (Grant, error)
 
 	// Release gives the key back if it is still the hold's. It is idempotent: a
@@ -54,8 +55,8 @@ type Driver interface {
 	Release(ctx context.Context, h Hold) (Released, error)
 }
 
-// BatchRenewer renews many holds in one request. The result has one entry per
-// hold, in order, with the meaning of Renew's error.
+// BatchRenewer renews many holds in one request, each for the TTL that Acquire gave
+// it. The result has one entry per hold, in order, with the meaning of Renew's error.
 type BatchRenewer interface {
 	RenewBatch(ctx context.Context, holds []Hold) []error
 }
