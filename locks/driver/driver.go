@@ -37,7 +37,8 @@ type Driver interface {
 	// Acquire asks for the key once, without waiting for a holder to go.
 	//
 	// A nil error is a grant. *HeldError means that another token holds the key.
-	// An error wrapped by NotApplied means that nothing changed at the backend.
+	// An error wrapped by NotApplied means that nothing changed at the backend, or that
+	// the driver takes back by itself what did: the token is not used again.
 	// Any other error is unknown: the grant may exist, and the caller settles it
 	// by repeating with the same token or by releasing.
 	Acquire(ctx context.Context, r Request) (Grant, error)
