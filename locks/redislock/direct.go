@@ -157,7 +157,7 @@ func (d *direct) lane(ctx context.Context) (*lane, error) {
 
 // open makes a connection.
 func (d *direct) open() {
-	l, err := d.connect()
+	l, err := d.connect(d.ctx)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err == nil && d.closed {
@@ -173,23 +173,45 @@ func (d *direct) open() {
 }
 
 // connect has the client open a connection, encrypt it and log in, and takes it over.
-func (d *direct) connect() (*lane, error) {
+// The end of ctx ends that, also where the client does not look at it.
+func (d *direct) connect(ctx context.Context) (_ *lane, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d.options.DialTimeout)
+	defer cancel()
+	var mu sync.Mutex // the client dials in a goroutine of its own
 	var conn net.Conn
 	opt := *d.options
-	opt.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := d.options.Dialer(ctx, network, addr)
-		conn = c
+	opt.Dialer = func(dial context.Context, network, addr string) (net.Conn, error) {
+		dial, cancel := context.WithCancel(dial)
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
+		c, err := d.options.Dialer(dial, network, addr)
+		if err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			conn = c
+		}
 		return c, err
 	}
-	ctx, cancel := context.WithTimeout(d.ctx, opt.DialTimeout)
-	defer cancel()
+	stay := context.AfterFunc(ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if conn != nil {
+			_ = conn.Close()
+		}
+	})
 	client := redis.NewClient(&opt)
 	pinned := client.Conn()
-	err := pinned.Ping(ctx).Err()
-	if err != nil && !redis.HasErrorPrefix(err, "NOPERM") {
-		_ = pinned.Close()
-		_ = client.Close()
+	defer func() {
+		if err != nil {
+			_ = pinned.Close()
+			_ = client.Close()
+		}
+	}()
+	if err := pinned.Ping(ctx).Err(); err != nil && !redis.HasErrorPrefix(err, "NOPERM") {
 		return nil, err
+	}
+	if !stay() {
+		return nil, context.Cause(ctx)
 	}
 	return &lane{d: d, client: client, pinned: pinned, conn: conn, progress: time.Now(), late: make(chan struct{})}, nil
 }

@@ -23,7 +23,7 @@ type ear struct {
 
 // open subscribes over a connection of its own.
 func (h *hub) open() (*ear, error) {
-	l, err := h.direct.connect()
+	l, err := h.direct.connect(h.ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -150,7 +150,13 @@ func (h *hub) run() {
 		h.mu.Lock()
 		h.ps = nil
 		h.closeLive()
-		if h.closed || err == nil && len(h.lines) == 0 && !h.doubts.any() {
+		if err != nil {
+			h.why = err
+			h.broken = h.broken || worked
+			close(h.failed)
+			h.failed = make(chan struct{})
+		}
+		if h.closed || len(h.lines) == 0 && !h.doubts.any() {
 			h.running = false
 			h.mu.Unlock()
 			return
@@ -159,10 +165,6 @@ func (h *hub) run() {
 			h.mu.Unlock()
 			continue
 		}
-		h.why = err
-		h.broken = h.broken || worked
-		close(h.failed)
-		h.failed = make(chan struct{})
 		for token := range h.lines {
 			h.tell(token, push{kind: pushAgain}) // a server that has gone shows at once
 		}
@@ -271,12 +273,25 @@ func (h *hub) inForce() {
 	}
 }
 
-// tell passes a message on. Where four are waiting already, the waiter will look
-// anyway. The caller holds mu.
+// tell passes a message on. Where the waiter has not taken the earlier ones, one of
+// them makes room for the grant, or for the word that it is to look. The caller holds mu.
 func (h *hub) tell(token string, p push) {
+	to := h.lines[token]
 	select {
-	case h.lines[token] <- p:
+	case to <- p:
+		return
 	default:
+	}
+	if p.kind != pushGranted {
+		p = push{kind: pushAgain}
+	}
+	select {
+	case <-to:
+	default:
+	}
+	select {
+	case to <- p:
+	default: // it waits no more
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -34,7 +35,8 @@ type lane struct {
 	retired  bool          // takes no more: somebody gave up waiting on it
 	err      error         // why it has ended
 	progress time.Time     // when there was an answer, or a request after none
-	late     chan struct{} // closed when no answer has come for a glance
+	late     chan struct{} // closed for those who have waited about a glance
+	lateFrom time.Time     // when that was made
 	isLate   bool
 	readBy   time.Time // the deadlines of the connection
 	writeBy  time.Time
@@ -179,11 +181,15 @@ func (l *lane) read(ctx context.Context, r *request) error {
 		n, err := l.receive(ctx, fast)
 		l.d.mu.Lock()
 		if n > 0 {
-			if l.isLate {
-				l.late, l.isLate = make(chan struct{}), false
-			}
 			l.deliver()
 			fast = true
+			// Others' answers keep nobody from seeing that its own time is over.
+			if slow := len(l.queue) > 0 && l.progress.Sub(l.lateFrom) > glance; slow || l.isLate {
+				l.nextGlance(l.progress)
+				if slow && !r.done && ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+			}
 			continue
 		}
 		if errTimeout(err) {
@@ -203,6 +209,15 @@ func (l *lane) read(ctx context.Context, r *request) error {
 		l.fail(err)
 	}
 	return nil
+}
+
+// nextGlance has those who wait look at their contexts from now on. The caller holds
+// the mutex.
+func (l *lane) nextGlance(now time.Time) {
+	if !l.isLate {
+		close(l.late)
+	}
+	l.late, l.lateFrom, l.isLate = make(chan struct{}), now, false
 }
 
 // receive reads what there is. It times out after a glance if fast, else when ctx
@@ -238,24 +253,20 @@ func errTimeout(err error) bool {
 // mutex, and the right to read.
 func (l *lane) deliver() {
 	used, answered := 0, 0
-	for used < len(l.in) && l.err == nil {
+	var failure error
+	for used < len(l.in) && failure == nil {
 		push := l.in[used] == '>'
 		val, n, err := readReply(l.in[used:], 0)
-		switch {
-		case err != nil:
-			l.fail(err)
-			return
-		case n == 0:
-			l.keep(used, answered)
-			return
+		if failure = err; err != nil || n == 0 {
+			break
 		}
 		used += n
 		if push {
 			continue // to nobody who asked
 		}
 		if answered == len(l.queue)-l.unsent {
-			l.fail(fmt.Errorf("%w: an answer to no request", errProtocol))
-			return
+			failure = fmt.Errorf("%w: an answer to no request", errProtocol)
+			break
 		}
 		r := l.queue[answered]
 		if r.drop {
@@ -264,8 +275,8 @@ func (l *lane) deliver() {
 		}
 		if r.shared > 1 {
 			if !l.share(l.queue[answered:answered+r.shared], val) {
-				l.fail(fmt.Errorf("%w: not an answer for each of %d locks", errProtocol, r.shared))
-				return
+				failure = fmt.Errorf("%w: not an answer for each of %d locks", errProtocol, r.shared)
+				break
 			}
 			answered += r.shared
 			continue
@@ -277,6 +288,9 @@ func (l *lane) deliver() {
 		}
 	}
 	l.keep(used, answered)
+	if failure != nil {
+		l.fail(failure)
+	}
 }
 
 // keep drops what was used up.
@@ -306,7 +320,11 @@ func (l *lane) finish(r *request) {
 // nobody reads. The caller holds the mutex.
 func (l *lane) passOn() {
 	l.reading = false
-	if l.err != nil {
+	switch {
+	case l.err != nil:
+		return
+	case l.retired && l.live == 0:
+		l.fail(errGivenUp)
 		return
 	}
 	for _, r := range l.queue {
@@ -318,12 +336,19 @@ func (l *lane) passOn() {
 	}
 }
 
-// giveUp leaves r without an answer. Answers come in order, so that nobody can go on
-// using the lane before that to r has come: it takes no more requests. The caller
-// holds the mutex.
+// giveUp leaves r without an answer, and unsent where it is. Answers come in order, so
+// that nobody can go on using the lane before that to r has come: it takes no more
+// requests, and ends when nobody waits for one. The caller holds the mutex.
 func (l *lane) giveUp(r *request, err error) error {
-	r.given = true
 	l.live--
+	if !r.sent {
+		if at := slices.Index(l.queue, r); at >= 0 {
+			l.queue = slices.Delete(l.queue, at, at+1)
+			l.unsent--
+		}
+		return err
+	}
+	r.given = true
 	l.retired = true
 	if l.live == 0 {
 		l.fail(errGivenUp)

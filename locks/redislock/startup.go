@@ -10,8 +10,9 @@ import (
 	"github.com/solotick/solotick/locks/driver"
 )
 
-// checkTimeout bounds the look at the server's settings.
-const checkTimeout = 5 * time.Second
+// checkTimeout bounds the look at the server's settings, which Close waits for: the client
+// does not see that it is no longer wanted.
+const checkTimeout = 2 * time.Second
 
 // checkOnce looks, beside the first request, whether the server is fit for locks,
 // and warns where it is not.
