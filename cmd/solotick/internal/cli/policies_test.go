@@ -1,9 +1,14 @@
 package cli
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/solotick/solotick/cmd/solotick/internal/doctor"
 	"github.com/solotick/solotick/configs"
 	"github.com/solotick/solotick/scheduler/cronspec"
 	"github.com/solotick/solotick/store"
@@ -69,5 +74,31 @@ jobs:
 	}
 	if jobs[4].spec != nil {
 		t.Errorf("e: %s", jobs[4].spec.Marshal())
+	}
+}
+
+// What a worker would refuse of its jobs is found before one is started.
+func TestJobsThatAWorkerRefusesAreFoundByChecks(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "solotick.yaml")
+	for jobs, want := range map[string]string{
+		`[{name: x, cron: "@daily", exec: ["true"], retry: {attempts: 1500}}]`:                                                                 "jobs[0].retry",
+		`[{name: x, cron: "@daily", exec: ["true"], retry: {attempts: 20000000}}]`:                                                             "jobs[0].retry.attempts",
+		`[{name: x, cron: "@daily", exec: ["true"], catch_up: {window: 8d}}]`:                                                                  "jobs[0].catch_up.window",
+		`[{name: x, cron: "@daily", exec: ["true"], catch_up: {window: 10ms}}]`:                                                                "jobs[0].catch_up.window",
+		`[{name: y, queue: true, exec: ["true"]}, {name: x, cron: "@daily", http: {url: "http://x", idempotent: true}, when_store_down: run}]`: "jobs[1].when_store_down",
+	} {
+		if err := os.WriteFile(file, []byte("namespace: a\nscheduler: {journal: j}\njobs: "+jobs), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		check := newRoot()
+		check.SetArgs([]string{"config", "check", file, "-o", "json"})
+		out := new(bytes.Buffer)
+		check.SetOut(out)
+		if err := check.ExecuteContext(t.Context()); err == nil || !strings.Contains(out.String(), `"path": "`+want+`"`) {
+			t.Errorf("%s: config check: %v, %s", jobs, err, out)
+		}
+		if found := diagnose(t.Context(), file); len(found) != 1 || found[0].State != doctor.Problem || !strings.Contains(found[0].Found, want+": ") {
+			t.Errorf("%s: doctor: %+v", jobs, found)
+		}
 	}
 }
