@@ -163,10 +163,9 @@ func (c *command) await(ctx context.Context, r run, g *group, ended <-chan error
 	cause := context.Cause(ctx)
 	grace := c.grace(cause, r.Lease())
 	log := c.log.With("job", r.Job(), "pid", g.pid, "cause", cause, "grace", grace)
+	log.InfoContext(ctx, "command is being stopped")
 	if grace < c.cfg.Grace {
-		log.WarnContext(ctx, "command is being stopped, with less than its grace: the scheduler waits no longer", "configured", c.cfg.Grace)
-	} else {
-		log.InfoContext(ctx, "command is being stopped")
+		log.WarnContext(ctx, "grace of the command is cut: the scheduler waits no longer", "configured", c.cfg.Grace)
 	}
 	g.terminate()
 	kill := time.NewTimer(grace)
