@@ -193,12 +193,14 @@ func CatchUp(window time.Duration, most int) Option {
 // OnOverlap sets the overlap policy. Default skip.
 func OnOverlap(v Overlap) Option { return func(o *jobOptions) { o.overlap = v } }
 
-// Timeout bounds one attempt. Default one hour; there is no way to have none.
+// Timeout bounds one attempt; a queue's row may have a shorter one
+// (store.NewExecution.Timeout). Default one hour; there is no way to have none.
 func Timeout(d time.Duration) Option { return func(o *jobOptions) { o.timeout = d } }
 
 // Retry allows that many attempts in all, with a backoff between them that
 // doubles from base to most, jittered. Default: one attempt for cron jobs, 25 for
-// queue jobs, from 1s to 10m. Attempts whose owner died count. The most is 10,000.
+// queue jobs, from 1s to 10m. Attempts whose owner died count. The most is 10,000. A queue's row may
+// have less (store.NewExecution.MaxAttempts).
 func Retry(attempts int, base, most time.Duration) Option {
 	return func(o *jobOptions) { o.attempts, o.backoffBase, o.backoffMax = attempts, base, most }
 }

@@ -378,7 +378,7 @@ func (j *job) beforeAsking(to store.Millis) store.Millis {
 func (j *job) row(key store.Key) store.NewExecution {
 	r := store.NewExecution{
 		ID: store.NewID(store.MillisOf(time.Now())), Key: key, MaxAttempts: j.o.attempts + extraForCrashes,
-		OnCrash: j.o.onCrash, Timeout: j.o.timeout,
+		OnCrash: j.o.onCrash,
 	}
 	if j.kind == kindCron {
 		r.Active, r.Zone, r.SpecHash = store.ActiveCron(j.name, 0), j.spec.Zone(), j.hash

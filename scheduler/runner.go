@@ -160,7 +160,11 @@ func (a *attempt) log() *slog.Logger { return a.s.log.With(runFields(&a.exec)...
 // call runs the handler in a goroutine of its own, so that one that ignores the
 // end of its context can be left behind.
 func (s *Scheduler) call(a *attempt) error {
-	ctx, cancel := context.WithTimeoutCause(a.ctx, a.job.o.timeout, ErrTimeout)
+	timeout := a.job.o.timeout
+	if row := a.exec.Timeout; row > 0 {
+		timeout = min(timeout, row)
+	}
+	ctx, cancel := context.WithTimeoutCause(a.ctx, timeout, ErrTimeout)
 	defer cancel()
 	returned := make(chan error, 1)
 	go func() { returned <- a.bounded(a.job.handler(runContext{ctx, a}, a.Run)) }()
@@ -258,7 +262,7 @@ func (a *attempt) verdict(err error) store.Finish {
 		// no failure of the job, and does not use up its attempts.
 		f.State, f.Reason = crash.End()
 		f.Delay = a.job.retryDelay(1)
-	case isPermanent(err) || a.Attempt() >= a.job.o.attempts:
+	case isPermanent(err) || a.Attempt() >= a.allowed():
 		f.State = store.StateFailed
 	default:
 		f.State, f.Delay = store.StatePending, a.job.retryDelay(a.Attempt())
@@ -268,6 +272,16 @@ func (a *attempt) verdict(err error) store.Finish {
 		}
 	}
 	return f
+}
+
+// allowed is how many attempts errors may use up: the job's, or what a queue's row has
+// in all where that is less. A row that names no bound has the store's, which is for
+// dead owners and says nothing of errors.
+func (a *attempt) allowed() int {
+	if row := a.exec.MaxAttempts; row > 0 && row != store.DefaultMaxAttempts {
+		return min(a.job.o.attempts, row)
+	}
+	return a.job.o.attempts
 }
 
 // retryDelay doubles from attempt to attempt, give or take a fifth.

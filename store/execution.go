@@ -23,7 +23,7 @@ type Execution struct {
 	MaxAttempts     int // failed for good after this many; 0 means no bound
 	OnCrash         OnCrash
 	CancelRequested bool
-	Timeout         time.Duration // of one attempt; 0 means none
+	Timeout         time.Duration // of one attempt, if shorter than its job's; 0: as its job says
 	MissedCount     int           // ticks that a fire_once catch-up stands for, itself not counted
 
 	Owner      Owner

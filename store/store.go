@@ -158,7 +158,8 @@ type Registered struct {
 }
 
 // DefaultMaxAttempts bounds the attempts of an enqueued row that names no bound
-// itself, so that one which kills its process every time does not do so for ever.
+// itself, so that one which kills its process every time does not do so for ever. What
+// errors may use up is left to the job then.
 const DefaultMaxAttempts = 34
 
 // NewExecution is a row to be inserted. Fields that the store sets itself are
@@ -175,9 +176,9 @@ type NewExecution struct {
 	RunAt       Millis        // 0: the store's time now
 	Delay       time.Duration // added to RunAt
 	Priority    int
-	MaxAttempts int     // 0: no bound; for an enqueued row DefaultMaxAttempts
-	OnCrash     OnCrash // that of the job counts where it is stricter
-	Timeout     time.Duration
+	MaxAttempts int           // bounds what the job allows; 0: no bound, see DefaultMaxAttempts
+	OnCrash     OnCrash       // that of the job counts where it is stricter
+	Timeout     time.Duration // of one attempt, where the job's is longer; 0: the job's
 	Mode        Mode
 	Zone        string
 	SpecHash    string
