@@ -102,3 +102,51 @@ func TestTimeoutOfAnEarlierDefinition(t *testing.T) {
 		}
 	})
 }
+
+// TestDatabaseOfAnEffectIsAway: a handler whose database cannot answer is tried again
+// with a growing pause, beyond the attempts that errors have up to those that the record
+// has for dead owners, and no further.
+func TestDatabaseOfAnEffectIsAway(t *testing.T) {
+	away := fmt.Errorf("the other database: %w", store.ErrUnavailable)
+	luckless := errors.New("no luck")
+	fails := func(d *diary, with ...error) scheduler.Handler {
+		return func(context.Context, *scheduler.Run) error {
+			if n := d.note(); n <= len(with) {
+				return with[n-1]
+			}
+			return nil
+		}
+	}
+	retry := scheduler.Retry(3, time.Second, time.Minute)
+	for name, c := range map[string]struct {
+		row   store.NewExecution
+		opts  []scheduler.Option
+		fails []error
+		want  store.State
+		why   store.Reason
+		calls int
+	}{
+		"for a while":            {store.NewExecution{}, nil, slices.Repeat([]error{away}, 6), store.StateSucceeded, "", 7},
+		"for ever":               {store.NewExecution{MaxAttempts: 12}, nil, slices.Repeat([]error{away}, 100), store.StateFailed, "", 12},
+		"for ever, by the row":   {store.NewExecution{MaxAttempts: 2}, nil, slices.Repeat([]error{away}, 100), store.StateFailed, "", 2},
+		"and an error after it":  {store.NewExecution{}, nil, append(slices.Repeat([]error{away}, 5), luckless), store.StateFailed, "", 6},
+		"and errors are left":    {store.NewExecution{}, nil, []error{away, luckless}, store.StateSucceeded, "", 3},
+		"for good":               {store.NewExecution{}, nil, []error{scheduler.Permanent(away)}, store.StateFailed, "", 1},
+		"not to be rerun":        {store.NewExecution{}, []scheduler.Option{scheduler.WhenOwnerDies(store.CrashFail)}, slices.Repeat([]error{away}, 100), store.StateFailed, store.ReasonLost, 3},
+		"at most once":           {store.NewExecution{}, []scheduler.Option{scheduler.Retry(1, 0, 0), scheduler.WhenOwnerDies(store.CrashIndeterminate)}, slices.Repeat([]error{away}, 100), store.StateIndeterminate, store.ReasonLost, 1},
+		"at most once, by a row": {store.NewExecution{OnCrash: store.CrashIndeterminate, MaxAttempts: 1}, nil, slices.Repeat([]error{away}, 100), store.StateIndeterminate, store.ReasonLost, 1},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			var d diary
+			row := queued(t, c.row, fails(&d, c.fails...), 2*time.Hour, append([]scheduler.Option{retry}, c.opts...)...)
+			if row.State != c.want || row.Reason != c.why || len(d.at) != c.calls {
+				t.Errorf("%v (%s) after %d calls, want %v (%s) after %d", row.State, row.Reason, len(d.at), c.want, c.why, c.calls)
+			}
+			for i, pause := 1, time.Second; i < len(d.at); i, pause = i+1, min(2*pause, time.Minute) {
+				if got := d.at[i].Sub(d.at[i-1]); got < pause*4/5 || got > pause*6/5+3*time.Second {
+					t.Errorf("pause %d was %v, want about %v", i, got, pause)
+				}
+			}
+		})
+	}
+}

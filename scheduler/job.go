@@ -200,7 +200,8 @@ func Timeout(d time.Duration) Option { return func(o *jobOptions) { o.timeout = 
 // Retry allows that many attempts in all, with a backoff between them that
 // doubles from base to most, jittered. Default: one attempt for cron jobs, 25 for
 // queue jobs, from 1s to 10m. Attempts whose owner died count. The most is 10,000. A queue's row may
-// have less (store.NewExecution.MaxAttempts).
+// have less (store.NewExecution.MaxAttempts). An error that is store.ErrUnavailable is
+// tried again nine times more, or as the row has it, unless WhenOwnerDies says otherwise.
 func Retry(attempts int, base, most time.Duration) Option {
 	return func(o *jobOptions) { o.attempts, o.backoffBase, o.backoffMax = attempts, base, most }
 }

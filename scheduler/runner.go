@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -257,11 +258,14 @@ func (a *attempt) verdict(err error) store.Finish {
 	case cause != nil && (crash != store.CrashRerun || !errors.Is(err, ErrAbandoned)):
 		// Interrupted: to the record that is as if the owner had died here.
 		f.State, f.Reason = crash.End()
-	case errors.Is(err, store.ErrUnavailable) && !isPermanent(err):
-		// The record could not take the effect (a full disk, a database gone): that is
-		// no failure of the job, and does not use up its attempts.
-		f.State, f.Reason = crash.End()
-		f.Delay = a.job.retryDelay(1)
+	case errors.Is(err, store.ErrUnavailable) && !isPermanent(err) && a.Attempt() >= a.allowed():
+		// A database could not take the effect (a full disk, a server gone), or did not
+		// say whether it has: as with a dead owner, the run may have more attempts than
+		// errors have, if it is to be run again at all.
+		if f.State, f.Reason = crash.End(); f.State == store.StatePending && a.Attempt() >= a.most() {
+			f.State = store.StateFailed
+		}
+		f.Delay = a.job.retryDelay(a.Attempt())
 	case isPermanent(err) || a.Attempt() >= a.allowed():
 		f.State = store.StateFailed
 	default:
@@ -282,6 +286,11 @@ func (a *attempt) allowed() int {
 		return min(a.job.o.attempts, row)
 	}
 	return a.job.o.attempts
+}
+
+// most is how many attempts the run may have in all.
+func (a *attempt) most() int {
+	return cmp.Or(a.exec.MaxAttempts, a.job.o.attempts+extraForCrashes)
 }
 
 // retryDelay doubles from attempt to attempt, give or take a fifth.
