@@ -141,7 +141,7 @@ func (s *Store) Revive(ctx context.Context, q store.ReviveRequest) (int, error) 
 		seen++
 		if r.State == store.StateSkipped {
 			sp.leave(r, store.StatePending, store.ReasonNone, now)
-			r.RunAt = now
+			r.RunAt = r.Key.Tick
 			revived++
 		}
 	}

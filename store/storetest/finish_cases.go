@@ -20,6 +20,7 @@ var finishCases = []suiteCase{
 	{"finish/asked to end", finishAsked},
 	{"cancel", cancelCases},
 	{"revive", reviveCases},
+	{"revive/in order", reviveOrder},
 }
 
 const finishGuard = "a run is finished by the attempt and owner that hold it, once; everybody else is fenced"
@@ -409,7 +410,7 @@ func reviveCases(e *env) {
 	x, err := e.s.Find(e.ctx, space, cronKey("report", tick))
 	e.must(err)
 	same(e, rule, "state before Since", x.State, store.StateSkipped)
-	e.until(e.now())
+	e.until(tick + 6)
 	for range 4 {
 		x := one(e, e.fetch(long, 9, "report").Runs)
 		same(e, "a revived tick runs as attempt 1", "attempt", x.Attempt, 1)
@@ -417,4 +418,22 @@ func reviveCases(e *env) {
 	}
 	same(e, "the rows of another job stay", "rows fetched", len(e.fetch(long, 9, "report", "other").Runs), 0)
 	revive(tick+1, 2, 0)
+}
+
+func reviveOrder(e *env) {
+	const rule = "revived ticks are due at their ticks, so that the oldest runs first, whatever their IDs"
+	tick := e.register("report")
+	e.until(tick + 10)
+	for _, i := range []store.Millis{3, 1, 4, 0, 2} {
+		c := free("report", tick+i)
+		c.ID, c.Skip = store.NewID(tick-i), store.ReasonDegraded
+		e.claim(long, c)
+	}
+	_, err := e.s.Revive(e.ctx, store.ReviveRequest{Namespace: space, Job: "report", Since: tick, Limit: 10})
+	e.must(err)
+	for i := range store.Millis(5) {
+		x := one(e, e.fetch(long, 1, "report").Runs)
+		same(e, rule, "tick", x.Key.Tick, tick+i)
+		same(e, rule, "due", x.RunAt, x.Key.Tick)
+	}
 }
