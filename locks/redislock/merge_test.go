@@ -63,6 +63,7 @@ func (c *company) together(n int, call func(i int)) int {
 	waiting := func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
+		l.progress = time.Now() // else those who come late take another connection
 		if l.unsent < n {
 			return false
 		}
