@@ -56,6 +56,7 @@ type Scheduler struct {
 	storeUp     error     // last answer of the store, nil for a good one
 	storeTurned time.Time // when that turned from good to bad or back
 	storeBroke  bool      // it was bad at least once
+	storeWrote  time.Time // when it took a write for the first time since
 	writeFailed time.Time // when a write had no answer last; zero since one had
 	readsOnly   bool      // it answers what reads, and was not seen to take a write since
 
@@ -356,6 +357,12 @@ func (s *Scheduler) storeAnswered(op string, err error) {
 	}
 	s.readsOnly = false
 	s.storeUp = err
+	switch {
+	case err != nil:
+		s.storeWrote = time.Time{}
+	case !reads && s.storeWrote.IsZero():
+		s.storeWrote = time.Now()
+	}
 	if (was == nil) != (err == nil) {
 		s.storeTurned, s.storeBroke = time.Now(), true
 	}

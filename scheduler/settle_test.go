@@ -2,13 +2,16 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
 
+	"github.com/solotick/solotick/internal/journal"
 	"github.com/solotick/solotick/store"
 	"github.com/solotick/solotick/store/memstore"
 )
@@ -193,4 +196,53 @@ func TestRetryDelayGrowsAndIsBounded(t *testing.T) {
 			t.Errorf("attempt %d: %v, want about %v", attempt, d, want)
 		}
 	}
+}
+
+// TestFirstSettlementOnlyTries: a replica that knows of no write since the store was away
+// decides nothing of what others may have run meanwhile, and then leaves them a moment.
+func TestFirstSettlementOnlyTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(Config{Namespace: "test", Gate: GateNone, Journal: t.TempDir()}, Deps{Store: memstore.New(), Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		noop := func(context.Context, *Run) error { return nil }
+		if err := s.Add(Cron("runs", "@every 1s", noop, WhenStoreDown(StoreDownRun)), Cron("waits", "@every 1s", noop)); err != nil {
+			t.Fatal(err)
+		}
+		if s.journal, err = journal.Open(s.cfg.Journal, s.cfg.Namespace, s.owner.String()); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = s.journal.Close() }()
+		runs, waits := s.jobs.get("runs"), s.jobs.get("waits")
+		want := func(when string, tries, awaits bool) {
+			t.Helper()
+			if got := s.onlyTries(runs, time.Now()); got != tries {
+				t.Errorf("%s: a settlement only tries: %t, want %t", when, got, tries)
+			}
+			if got := s.awaitsJournals(runs); got != awaits {
+				t.Errorf("%s: the sweep waits for journals: %t, want %t", when, got, awaits)
+			}
+			if s.onlyTries(waits, time.Now().Add(-time.Hour)) || s.awaitsJournals(waits) {
+				t.Errorf("%s: a job that does not run without the store waits", when)
+			}
+		}
+		want("before any outage", false, false)
+		if !s.onlyTries(runs, time.Now().Add(-2*time.Second)) {
+			t.Error("a settlement that waited for the store decides at once")
+		}
+		away := fmt.Errorf("no answer: %w", store.ErrUnavailable)
+		s.storeAnswered("claim", away)
+		want("away", true, true)
+		time.Sleep(2*s.storeTimeout() + time.Second)
+		s.storeAnswered("survey", nil)
+		want("read again", true, false)
+		s.storeAnswered("settle", nil)
+		want("written again", false, true)
+		time.Sleep(s.othersLearn())
+		want("a moment later", false, false)
+		s.storeAnswered("survey", away)
+		s.storeAnswered("survey", nil)
+		want("away once more", true, false)
+	})
 }

@@ -95,10 +95,14 @@ func (s *Scheduler) sweep() (next time.Duration, survey store.Surveyed) {
 			fallback = jitter
 		}
 	}
-	if err := s.settle(set, survey); err != nil {
+	tried, err := s.settle(set, survey)
+	if err != nil {
 		return fallback, survey
 	}
 	next = s.cfg.Lease + jitter
+	if tried {
+		next = min(next, s.othersLearn()+jitter)
+	}
 	if survey.NextLeaseEnd > survey.Now {
 		// When that lease ends, unless it is renewed: then the sweep is early and
 		// cheap, and looks again.
@@ -153,8 +157,9 @@ func (s *Scheduler) takeOver() (more bool, err error) {
 	return got.More, nil
 }
 
-// settle accounts for the expected ticks of all jobs that have some.
-func (s *Scheduler) settle(set *jobSet, survey store.Surveyed) error {
+// settle accounts for the expected ticks of all jobs that have some. Tried means that it
+// was only tried whether the store takes writes, for some of them.
+func (s *Scheduler) settle(set *jobSet, survey store.Surveyed) (tried bool, err error) {
 	to := survey.Now.Add(-settleGrace)
 	var due []store.SettleJob
 	for _, state := range survey.Jobs {
@@ -174,15 +179,17 @@ func (s *Scheduler) settle(set *jobSet, survey store.Surveyed) error {
 	}
 	for len(due) > 0 {
 		n := min(len(due), settleMost)
-		if err := s.settleBatch(set, due[:n]); err != nil {
-			return err
+		only, err := s.settleBatch(set, due[:n])
+		if err != nil {
+			return tried, err
 		}
+		tried = tried || only
 		due = due[n:]
 	}
-	return nil
+	return tried, nil
 }
 
-func (s *Scheduler) settleBatch(set *jobSet, jobs []store.SettleJob) error {
+func (s *Scheduler) settleBatch(set *jobSet, jobs []store.SettleJob) (tried bool, err error) {
 	ctx, cancel := context.WithTimeout(s.intake, s.storeTimeout())
 	defer cancel()
 	began := time.Now()
@@ -192,6 +199,12 @@ func (s *Scheduler) settleBatch(set *jobSet, jobs []store.SettleJob) error {
 	result, err := s.deps.Store.Settle(ctx, store.SettleRequest{Namespace: s.cfg.Namespace, Jobs: jobs},
 		func(v store.TickView) store.Settlement {
 			j := set.by[v.Job]
+			if s.onlyTries(j, began) {
+				tried = true
+				delete(events, v.Job)
+				delete(failed, v.Job)
+				return store.Settlement{To: v.Seen}
+			}
 			failed[v.Job] = s.switcher.failsFast(j)
 			settlement := j.settle(v, failed[v.Job])
 			events[v.Job] = countSettled(v.Job, settlement)
@@ -199,7 +212,7 @@ func (s *Scheduler) settleBatch(set *jobSet, jobs []store.SettleJob) error {
 		})
 	s.asked("settle", began, err)
 	if err != nil {
-		return err
+		return tried, err
 	}
 	for _, e := range events {
 		if e.Rows > 0 || e.Ranged > 0 {
@@ -220,7 +233,7 @@ func (s *Scheduler) settleBatch(set *jobSet, jobs []store.SettleJob) error {
 	if result.Pending > 0 {
 		s.Wake()
 	}
-	return nil
+	return tried, nil
 }
 
 // settledLevel keeps quiet about ticks that were merely skipped: while a mode fails

@@ -99,10 +99,10 @@ func (s *Scheduler) runsUnrecorded(j *job) bool {
 }
 
 // awaitsJournals reports whether ticks of the job without a record may be in a journal
-// that is not settled yet, here or with another replica: while the store is away, also
-// for writes alone, and a little later, when others learn that it is back.
+// that is not settled yet, here or with another replica: while the store is away, and a
+// little later, when others learn that it is back.
 func (s *Scheduler) awaitsJournals(j *job) bool {
-	if j.o.storeDown != StoreDownRun || s.journal == nil || mutation.On("journal-first") {
+	if !s.mayBeInJournals(j) {
 		return false
 	}
 	if s.journal.Has(j.name) {
@@ -110,8 +110,33 @@ func (s *Scheduler) awaitsJournals(j *job) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.storeUp != nil || s.storeBroke && time.Since(s.storeTurned) < 2*s.settings().PollInterval+time.Second
+	return s.storeUp != nil || s.storeBroke && !s.storeWrote.IsZero() && time.Since(s.storeWrote) < s.othersLearn()
 }
+
+// mayBeInJournals reports whether the job's ticks can be run without a record.
+func (s *Scheduler) mayBeInJournals(j *job) bool {
+	return j.o.storeDown == StoreDownRun && s.journal != nil && !mutation.On("journal-first")
+}
+
+// othersLearn is how long after the return of the store other replicas may take to put
+// their journals into it.
+func (s *Scheduler) othersLearn() time.Duration { return 2*s.settings().PollInterval + time.Second }
+
+// onlyTries reports whether a settlement that was sent at began, and is being carried
+// out, only finds out that the store takes writes: it was away, and was only read since,
+// or it is the first to get through. Then others have not recorded what they ran.
+func (s *Scheduler) onlyTries(j *job, began time.Time) bool {
+	if !s.mayBeInJournals(j) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.storeBroke && s.storeWrote.IsZero() || time.Since(began) > settleTook
+}
+
+// settleTook is for how long a settlement may have waited for the store and still be
+// taken for one of a store that was there.
+const settleTook = time.Second
 
 // unrecordedEnd is what the journal keeps of a run's end.
 type unrecordedEnd struct {

@@ -9,8 +9,8 @@ func (q SettleJob) Check(what Settlement) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%q in (%s, %s]: %s", q.Job, q.Seen, q.To, fmt.Sprintf(format, args...))
 	}
-	if what.To <= q.Seen || what.To > q.To {
-		return bad("To is %s: it must lie inside", what.To)
+	if what.To < q.Seen || what.To > q.To {
+		return bad("To is %s: it must lie inside, or be the beginning", what.To)
 	}
 	inside := func(t Millis) bool { return q.Seen < t && t <= what.To }
 	for _, t := range what.Ticks {

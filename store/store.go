@@ -385,7 +385,8 @@ type SettleTick struct {
 type Settlement struct {
 	Ticks  []SettleTick
 	Ranges []TickRange
-	// To, if not 0, moves the watermark only this far (bounded work per sweep).
+	// To, if not 0, moves the watermark only this far (bounded work per sweep). At Seen it
+	// stays, and the store still writes something.
 	To Millis
 }
 

@@ -209,6 +209,12 @@ func settlePartial(e *env) {
 	const rule = "a settlement with To moves the watermark only this far"
 	first := e.register("report")
 	e.until(first + 40)
+	before := e.state("report")
+	e.settle(settleOne("report", first-1, first+30), func(v store.TickView) store.Settlement { return store.Settlement{To: v.Seen} })
+	same(e, rule, "watermark that stays", e.state("report").Settled, before.Settled)
+	if e.state("report").Version == before.Version {
+		e.broken(rule, "nothing was written where it stays")
+	}
 	part := func(store.TickView) store.Settlement {
 		return store.Settlement{To: first + 10, Ticks: []store.SettleTick{missing("report", first+10, store.StateMissed, store.ReasonMisfire)}}
 	}
