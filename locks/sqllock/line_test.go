@@ -336,6 +336,37 @@ func TestWaiterRemembersALookOfUnknownOutcome(t *testing.T) {
 	})
 }
 
+// An acquire of unknown outcome that is carried out while its release is under way, after
+// that found nothing and before it looks who has the key, is released all the same.
+func TestReleaseMeetsTheAcquireThatComesLate(t *testing.T) {
+	t.Parallel()
+	eachPlace(t, func(t *testing.T, p *place) {
+		ctx, cancel := contextWithin(t, time.Minute)
+		defer cancel()
+		other := closed(t, newDriver(t, p.user(t, 4)))
+		db, count := sqlcount.Wrap(p.user(t, 4))
+		d := closed(t, newDriver(t, db))
+		r := lasting("k")
+		late := sync.OnceFunc(func() {
+			if _, err := other.Acquire(ctx, r); err != nil {
+				t.Error(err)
+			}
+		})
+		count.Before(func(query string) error {
+			if strings.HasPrefix(query, "SELECT name, token") {
+				late()
+			}
+			return nil
+		})
+		if out, err := d.Release(ctx, driver.Hold{Request: r}); err != nil || out != driver.ReleasedOK {
+			t.Errorf("Release = %v, %v", out, err)
+		}
+		if _, err := other.Acquire(ctx, lasting("k")); err != nil {
+			t.Errorf("left behind: %v", err)
+		}
+	})
+}
+
 // oneConnection is a poor pooler: every client's statements go over the same
 // connection.
 type oneConnection struct{ conn *stdlib.Conn }

@@ -209,18 +209,22 @@ func (r *rows) release(ctx context.Context, c sqldialect.Conn, h driver.Hold) (d
 func (r *rows) releaseBy(ctx context.Context, c sqldialect.Conn, h driver.Hold, free func(*texts) (int64, error)) (driver.Released, error) {
 	out := driver.ReleasedOK
 	err := r.do(ctx, "release", func(q *texts) error {
-		n, err := free(q)
-		if err != nil || n > 0 {
+		for again := true; ; again = false {
+			n, err := free(q)
+			if err != nil || n > 0 {
+				return err
+			}
+			holder, err := r.holder(ctx, c, q, h.Key)
+			switch {
+			case errors.Is(err, sql.ErrNoRows):
+				out, err = driver.ReleasedGone, nil
+			case err == nil && again && holder.Token == h.Token && (h.Fence == 0 || h.Fence == holder.Fence):
+				continue // an acquire of unknown outcome was carried out in between
+			case err == nil:
+				out = driver.ReleasedOther
+			}
 			return err
 		}
-		_, err = r.holder(ctx, c, q, h.Key)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			out, err = driver.ReleasedGone, nil
-		case err == nil:
-			out = driver.ReleasedOther
-		}
-		return err
 	})
 	if err != nil {
 		return 0, err
