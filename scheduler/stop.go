@@ -13,8 +13,9 @@ import (
 // Stop drains: nothing new is taken, heartbeats go on, and runs in progress may
 // finish until the drain timeout or the end of ctx. Then their contexts end, and
 // after a last grace the scheduler is done, whether or not every handler has
-// returned or the store answers; the error names the runs that have not ended. Safe to call twice, at once,
-// and before Start; a second call waits for the first and gives its answer.
+// returned or the store answers; the error names the runs that have not ended. Safe
+// to call twice, at once, and before Start; a second call waits for the first and
+// gives its answer.
 func (s *Scheduler) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	started := s.started
