@@ -25,7 +25,12 @@ func TestRequests(t *testing.T) {
 	t.Parallel()
 	space := testenv.SharedEtcd(t)
 	p := start(t, space.Name, space.Addr)
-	release(t, p, grant(t, p, request("first"))) // opens the session
+	lasting := func(key string) driver.Request { // so that no keep-alive of the session is due meanwhile
+		r := request(key)
+		r.TTL = time.Minute
+		return r
+	}
+	release(t, p, grant(t, p, lasting("first"))) // opens the session
 	want := func(what string, txns, looks, beats int64, f func()) {
 		t.Helper()
 		p.sent.reset()
@@ -36,10 +41,10 @@ func TestRequests(t *testing.T) {
 		}
 	}
 	var h driver.Hold
-	want("acquire", 1, 0, 0, func() { h = grant(t, p, request("k")) })
+	want("acquire", 1, 0, 0, func() { h = grant(t, p, lasting("k")) })
 	want("acquire of a held key", 1, 0, 0, func() {
 		var held *driver.HeldError
-		if _, err := p.Acquire(t.Context(), request("k")); !errors.As(err, &held) || held.Holder.Fence != h.Fence || held.Holder.Token != h.Token {
+		if _, err := p.Acquire(t.Context(), lasting("k")); !errors.As(err, &held) || held.Holder.Fence != h.Fence || held.Holder.Token != h.Token {
 			t.Errorf("%v", err)
 		}
 	})
@@ -54,7 +59,7 @@ func TestRequests(t *testing.T) {
 	})
 	want("release", 1, 0, 0, func() { release(t, p, h) })
 	want("queue for a free key", 1, 0, 0, func() {
-		q := take(t, queue(t.Context(), p, request("k")))
+		q := take(t, queue(t.Context(), p, lasting("k")))
 		if q.err != nil {
 			t.Fatal(q.err)
 		}
