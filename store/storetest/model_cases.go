@@ -284,7 +284,10 @@ func (m *model) finish() {
 		f.State, f.Unstarted = store.StatePending, true
 	}
 	r := m.holder(ref)
-	if now := m.rows[ref.ID]; r == nil && now.Owner == ref.Owner && now.State == f.State {
+	asItIs := func(now store.State) bool {
+		return now == f.State || now == store.StateCanceled && f.State == store.StatePending // asked to end
+	}
+	if now := m.rows[ref.ID]; r == nil && now.Owner == ref.Owner && asItIs(now.State) {
 		return // perhaps a repeat, which has a case of its own
 	}
 	err := m.env.finish(f)
