@@ -61,11 +61,11 @@ var backends = map[string]backend{
 			return fmt.Sprintf("{servers: [%q], session_timeout: 3s, prefix: %q}", a[0], "/"+space.Name)
 		}}
 	}},
-	"postgres": {2 * time.Second, time.Second, postgres.Plugin, func(t *testing.T) place {
+	"postgres": {4 * time.Second, time.Second, postgres.Plugin, func(t *testing.T) place {
 		space := testenv.SharedPostgres(t)
 		return place{[]string{space.Addr}, func(a []string) string { return fmt.Sprintf("{dsn: %q, max_conns: 4}", space.DSNAt(a[0])) }}
 	}},
-	"mariadb": {2 * time.Second, time.Second, func() locks.Plugin { return mysql.Plugins()[0] }, func(t *testing.T) place {
+	"mariadb": {4 * time.Second, time.Second, func() locks.Plugin { return mysql.Plugins()[0] }, func(t *testing.T) place {
 		space := testenv.SharedMySQL(t)
 		return place{[]string{space.Addr}, func(a []string) string { return fmt.Sprintf("{dsn: %q, max_conns: 4}", space.DSNAt(a[0])) }}
 	}},
