@@ -35,6 +35,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	flags.SetOutput(log)
 	quick := flags.Bool("quick", false, "few and short rounds with at most 8 waiters: less than a minute, for a first impression")
 	asJSON := flags.Bool("json", false, "print one JSON object instead of tables")
+	markdown := flags.Bool("markdown", false, "print the tables as the README of the benchmarks has them")
 	only := flags.String("only", "", "comma-separated words: leave out scenarios and backends that none of them names, such as \"redis\" or \"cycle,memory\"")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -52,7 +53,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(r)
 	}
-	return r.print(out)
+	return r.print(out, *markdown)
 }
 
 // chosen makes of the flag a test for pairs of scenario and backend: each of the two

@@ -81,19 +81,42 @@ type report struct {
 	Rows       []row     `json:"rows"`
 }
 
-func (r report) print(out io.Writer) error {
+// print writes tables for a terminal, or for a Markdown page.
+func (r report) print(out io.Writer, markdown bool) error {
 	w := bufio.NewWriter(out)
+	heading, write := "", aligned
+	if markdown {
+		heading, write = "### ", piped
+	}
 	fmt.Fprintf(w, "%s, %d CPUs, %s; load %s before, %s after; %s\n", r.CPU, r.CPUs, runtime.Version(), r.LoadBefore, r.LoadAfter, r.Took)
 	for start := 0; start < len(r.Rows); {
 		end := start
 		for end < len(r.Rows) && r.Rows[end].Scenario == r.Rows[start].Scenario {
 			end++
 		}
-		fmt.Fprintf(w, "\n%s (%s)\n\n", titles[r.Rows[start].Scenario], r.Rows[start].Unit)
-		table(w, r.Rows[start:end])
+		fmt.Fprintf(w, "\n%s%s (%s)\n\n", heading, titles[r.Rows[start].Scenario], r.Rows[start].Unit)
+		write(w, table(r.Rows[start:end]))
 		start = end
 	}
 	return w.Flush()
+}
+
+func aligned(out io.Writer, lines [][]string) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, cells := range lines {
+		fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+	}
+	_ = w.Flush() // into a buffer, whose own flush tells
+}
+
+func piped(out io.Writer, lines [][]string) {
+	for i, cells := range lines {
+		cells = append(cells, make([]string, len(lines[0])-len(cells))...)
+		fmt.Fprintf(out, "| %s |\n", strings.Join(cells, " | "))
+		if i == 0 {
+			fmt.Fprintln(out, strings.Repeat("|---", len(cells))+"|")
+		}
+	}
 }
 
 var titles = map[string]string{
@@ -103,9 +126,9 @@ var titles = map[string]string{
 	memory:   "Memory of a held lock in its process",
 }
 
-func table(out io.Writer, rows []row) {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	line := func(cells ...string) { fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t")) }
+// table is the cells of the lines, the heads first.
+func table(rows []row) (lines [][]string) {
+	line := func(cells ...string) { lines = append(lines, cells) }
 	scenario := rows[0].Scenario
 	head := []string{"backend", "contender", "median", "quartiles"}
 	switch scenario {
@@ -145,7 +168,7 @@ func table(out io.Writer, rows []row) {
 		}
 		line(append(cells, r.verdict())...)
 	}
-	_ = w.Flush() // into a buffer, whose own flush tells
+	return lines
 }
 
 func (r row) verdict() string {

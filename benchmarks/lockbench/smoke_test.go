@@ -12,7 +12,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Every scenario runs on every backend with every contender, and what it found is
-// printed both ways.
+// printed in every way.
 func TestSmoke(t *testing.T) {
 	r, err := measureOn(t.Context(), t, smoke, chosen(""), io.Discard)
 	if err != nil {
@@ -37,17 +37,37 @@ func TestSmoke(t *testing.T) {
 			}
 		}
 	}
-	var text strings.Builder
-	if err := r.print(&text); err != nil {
-		t.Fatal(err)
-	}
-	for _, title := range titles {
-		if !strings.Contains(text.String(), title) {
-			t.Errorf("no table %q in\n%s", title, text.String())
+	for _, markdown := range []bool{false, true} {
+		var text strings.Builder
+		if err := r.print(&text, markdown); err != nil {
+			t.Fatal(err)
+		}
+		for _, title := range titles {
+			if !strings.Contains(text.String(), title) {
+				t.Errorf("no table %q in\n%s", title, text.String())
+			}
 		}
 	}
 	if _, err := json.Marshal(r); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	met := false
+	rows := []row{
+		{Scenario: memory, Backend: "redis", Contender: "bare", Unit: "bytes"},
+		{Scenario: memory, Backend: "redis", Contender: "ours", Unit: "bytes", Value: spread{Median: 1200}, Wanted: "<= 1024", Met: &met},
+	}
+	var text strings.Builder
+	if err := (report{Rows: rows}).print(&text, true); err != nil {
+		t.Fatal(err)
+	}
+	_, got, _ := strings.Cut(text.String(), "\n\n### ")
+	want := titles[memory] + " (bytes)\n\n| backend | contender | bytes | goroutines | wanted |\n|---|---|---|---|---|\n" +
+		"| redis | bare | 0.0 | 0.00 |  |\n| redis | ours | 1200 | 0.00 | <= 1024: MISSED |\n"
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
 
