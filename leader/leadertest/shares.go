@@ -425,7 +425,12 @@ func testOutageOfAll(t *testing.T, h SharesHarness) {
 		heal()
 	}
 	c.settled(10*h.TTL+bound, c.all...)
+	// A look that a busy machine answered late is made good by the next one.
+	within := time.Now().Add(h.TTL + bound)
 	for _, p := range c.all {
+		for p.Err() != nil && time.Now().Before(within) {
+			<-time.After(h.TTL / 20)
+		}
 		if err := p.Err(); err != nil {
 			t.Errorf("process %d: health after the outage is %v", p.n, err)
 		}
