@@ -98,7 +98,7 @@ func TestLocksOnServers(t *testing.T) {
 			if server.name != hidden {
 				busy.await(t, fmt.Sprintf(":%d\"", holder.cmd.Process.Pid))
 			}
-			ended(0, "lock", "other", "-c", config, "--ttl", "5s", "--", "true")
+			ended(0, "lock", "other", "-c", config, "--ttl", "3s", "--", "true")
 
 			if server.name == hidden {
 				ended(1, "locks", "list", "-c", config).stderr.await(t, "not supported by this backend")
