@@ -57,6 +57,7 @@ type Scheduler struct {
 	storeTurned time.Time // when that turned from good to bad or back
 	storeBroke  bool      // it was bad at least once
 	storeWrote  time.Time // when it took a write for the first time since
+	settledLate time.Time // when the first of the settlements was sent that came late since one in time
 	writeFailed time.Time // when a write had no answer last; zero since one had
 	readsOnly   bool      // it answers what reads, and was not seen to take a write since
 

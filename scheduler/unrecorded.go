@@ -124,14 +124,23 @@ func (s *Scheduler) othersLearn() time.Duration { return 2*s.settings().PollInte
 
 // onlyTries reports whether a settlement that was sent at began, and is being carried
 // out, only finds out that the store takes writes: it was away, and was only read since,
-// or it is the first to get through. Then others have not recorded what they ran.
+// or it is the first to get through. Then others have not recorded what they ran. Where
+// one after the other is late the store is only slow.
 func (s *Scheduler) onlyTries(j *job, began time.Time) bool {
 	if !s.mayBeInJournals(j) {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.storeBroke && s.storeWrote.IsZero() || time.Since(began) > settleTook
+	if s.storeBroke && s.storeWrote.IsZero() {
+		return true
+	}
+	if time.Since(began) <= settleTook {
+		s.settledLate = time.Time{}
+	} else if s.settledLate.IsZero() {
+		s.settledLate = began
+	}
+	return s.settledLate.Equal(began)
 }
 
 // settleTook is for how long a settlement may have waited for the store and still be
